@@ -1,0 +1,1 @@
+//! Credential rows and the mint ceremony (contract 07 §4).

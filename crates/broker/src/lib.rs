@@ -1,0 +1,13 @@
+//! The only room that speaks to NATS: connections in custody with self-minted renewing credentials, leader reads,
+//! conditional writes, and the provisioning of a space's streams and buckets.
+
+pub mod connection;
+pub mod connector;
+pub mod custody;
+pub mod kv;
+pub mod provision;
+pub mod shape;
+
+pub use connection::{Connection, ConnectionState, Message, Subscription};
+pub use connector::{Connector, Lifetime};
+pub use custody::Custody;

@@ -1,0 +1,2 @@
+//! The `cotal` command.
+fn main() {}

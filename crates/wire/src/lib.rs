@@ -1,0 +1,27 @@
+//! The Cotal wire contract, pure.
+//!
+//! This room holds what a Cotal space says on the wire and in its stores: token grammars, subjects, channel
+//! patterns, canonical JSON and digests, the endpoint envelope and its error codes, the schema of every stored row,
+//! and the permission template of every profile. It performs no I/O, reads no clock, draws no randomness and awaits
+//! nothing, so that each rule here is a function from what was observed to a verdict.
+//!
+//! A string that has meaning becomes a type at the door. Past it, no function takes a `&str` that means one of the
+//! types in [`token`].
+
+pub mod claims;
+pub mod error;
+pub mod grants;
+pub mod time;
+pub mod token;
+pub mod view;
+
+pub use claims::{Act, BearerClaims, SessionClaim, TransferWriterClaim};
+pub use error::{EpCode, EpError};
+pub use grants::{Permissions, Rules};
+pub use time::{Clock, Entropy, Revision, UnixMillis, UnixSecs};
+pub use token::{
+    Account, Actor, ConnId, CredentialId, Curve, DerivedOwner, InstanceId, LifecycleUid, Nkey, NkeyRole, OpId,
+    Operator, Owner, OwnerKind, OwnerToken, Principal, Role, ScopeEntry, Server, SessionEndpoint, SessionId,
+    Sha256Hex, Space, SpaceToken, TokenError, User,
+};
+pub use view::View;

@@ -1,0 +1,617 @@
+//! Token grammars and their types (contract 01 §1, 04 §1, 02 §1).
+//!
+//! Every type here has one constructor, `parse`, which checks the whole grammar and never rewrites its input. A
+//! refusal names the kind of token and its rule, and never echoes the value.
+
+use std::{fmt, marker::PhantomData, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::time::Entropy;
+
+/// A string that is not the token it was read as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a valid {what}: {rule}")]
+pub struct TokenError {
+    /// Which token was wanted.
+    pub what: &'static str,
+    /// Its grammar.
+    pub rule: &'static str,
+}
+
+/// `^[A-Za-z0-9_]+$`: the structural owner-or-actor token.
+pub(crate) fn is_structural(s: &str) -> bool {
+    !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// `^[A-Za-z0-9_-]+$`.
+pub(crate) fn is_segment(s: &str) -> bool {
+    !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+fn is_base32_lower(s: &str, len: usize) -> bool {
+    s.len() == len && s.bytes().all(|b| matches!(b, b'a'..=b'z' | b'2'..=b'7'))
+}
+
+fn is_derived_owner(s: &str) -> bool {
+    s.strip_prefix(DERIVED_PREFIX).is_some_and(|rest| is_base32_lower(rest, OWNER_BASE32_LEN))
+}
+
+fn is_platform_owner(s: &str) -> bool {
+    s.strip_prefix(PLATFORM_PREFIX).is_some_and(|rest| is_base32_lower(rest, OWNER_BASE32_LEN))
+}
+
+fn is_principal_owner(s: &str) -> bool {
+    s == LOCAL_OWNER || is_derived_owner(s) || is_platform_owner(s)
+}
+
+fn is_lifecycle_token(s: &str) -> bool {
+    (26..=32).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+}
+
+fn is_conn_id(s: &str) -> bool {
+    (8..=120).contains(&s.len()) && is_segment(s)
+}
+
+fn is_credential_id(s: &str) -> bool {
+    (1..=256).contains(&s.len()) && s.split('.').all(is_segment)
+}
+
+fn is_session_endpoint(s: &str) -> bool {
+    s.len() <= 64 && is_segment(s)
+}
+
+fn is_session_id(s: &str) -> bool {
+    (22..=128).contains(&s.len()) && is_segment(s)
+}
+
+fn is_sha256_hex(s: &str) -> bool {
+    s.len() == 64 && s.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn is_scope_entry(s: &str) -> bool {
+    !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b':' | b'-'))
+}
+
+fn is_space(s: &str) -> bool {
+    !s.is_empty() && s != "." && s != ".."
+}
+
+/// Prefix of an owner derived from an IdP subject.
+pub const DERIVED_PREFIX: &str = "u_";
+/// Prefix of a platform control owner.
+pub const PLATFORM_PREFIX: &str = "p_";
+/// The reserved development owner of static spaces.
+pub const LOCAL_OWNER: &str = "local";
+/// Base32 characters after an owner's prefix: 128 bits.
+pub const OWNER_BASE32_LEN: usize = 26;
+
+macro_rules! token {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $check:expr, $rule:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Box<str>);
+
+        impl $name {
+            /// Reads the token, refusing anything outside its grammar.
+            pub fn parse(s: &str) -> Result<Self, TokenError> {
+                if $check(s) { Ok(Self(s.into())) } else { Err(TokenError { what: $what, rule: $rule }) }
+            }
+
+            /// The token as it stands on the wire.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({:?})", stringify!($name), self.0)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = TokenError;
+
+            fn from_str(s: &str) -> Result<Self, TokenError> {
+                Self::parse(s)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let raw = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                Self::parse(&raw).map_err(de::Error::custom)
+            }
+        }
+    };
+}
+
+token!(
+    /// A space's authoritative name, as people write it. Not every space name is a subject token: see
+    /// [`Space::token`].
+    Space, "space name", is_space, "non-empty, and neither \".\" nor \"..\""
+);
+token!(
+    /// A space name sanitised for subjects, streams and buckets (contract 01 §1.1).
+    SpaceToken, "space token", is_segment, "one or more of A-Z a-z 0-9 _ -"
+);
+token!(
+    /// An owner slot checked for shape only (contract 01 §1.2). Never trust it as a principal's owner.
+    OwnerToken, "owner token", is_structural, "one or more of A-Z a-z 0-9 _"
+);
+token!(
+    /// An owner derived from an IdP subject: `u_` and 26 lower-case base32 characters (contract 01 §1.2, 04 §5).
+    DerivedOwner, "derived owner", is_derived_owner, "u_ followed by 26 of a-z 2-7"
+);
+token!(
+    /// An owner at a trust boundary: derived, platform, or the development owner `local` (contract 01 §1.2).
+    /// A boundary that does not admit all three must look at [`Owner::kind`].
+    Owner, "owner", is_principal_owner, "u_ or p_ followed by 26 of a-z 2-7, or local"
+);
+token!(
+    /// An actor: the second half of a principal (contract 01 §1.2).
+    Actor, "actor", is_structural, "one or more of A-Z a-z 0-9 _"
+);
+token!(
+    /// A lifecycle UID: one incarnation of a principal, never reused (contract 01 §1.2).
+    LifecycleUid, "lifecycle uid", is_lifecycle_token, "26 to 32 of a-z 0-9"
+);
+token!(
+    /// The identifier of a durable operation, a lifecycle token. An identifier, never a capability.
+    OpId, "operation id", is_lifecycle_token, "26 to 32 of a-z 0-9"
+);
+token!(
+    /// The instance id of an endpoint, a lifecycle token.
+    InstanceId, "instance id", is_lifecycle_token, "26 to 32 of a-z 0-9"
+);
+token!(
+    /// A client-chosen inbox nonce: fills `_INBOX_<connId>.>` (contract 01 §1.2).
+    ConnId, "inbox nonce", is_conn_id, "8 to 120 of A-Z a-z 0-9 _ -"
+);
+token!(
+    /// A credential id: dotted segments, 1 to 256 characters (contract 04 §1).
+    CredentialId, "credential id", is_credential_id, "1 to 256 characters, dot-separated segments of A-Z a-z 0-9 _ -"
+);
+token!(
+    /// The endpoint token of a session claim (contract 04 §1).
+    SessionEndpoint, "session endpoint", is_session_endpoint, "1 to 64 of A-Z a-z 0-9 _ -"
+);
+token!(
+    /// A session id (contract 04 §1).
+    SessionId, "session id", is_session_id, "22 to 128 of A-Z a-z 0-9 _ -"
+);
+token!(
+    /// A SHA-256 digest in lower-case hex.
+    Sha256Hex, "sha-256 digest", is_sha256_hex, "64 of 0-9 a-f"
+);
+token!(
+    /// One capability of a scope list (contract 04 §7.2).
+    ScopeEntry, "scope entry", is_scope_entry, "one or more of A-Z a-z 0-9 _ : -"
+);
+token!(
+    /// A role name (contract 04 §1).
+    Role, "role", is_segment, "one or more of A-Z a-z 0-9 _ -"
+);
+
+/// Replaces every character outside `[A-Za-z0-9_-]` by `_`, one for one; an empty result becomes `_`
+/// (contract 01 §1.1). Lossy, never decoded back.
+pub fn sanitize(s: &str) -> String {
+    let out: String = s
+        .trim()
+        .chars()
+        // ECMAScript replaces per UTF-16 code unit, so a character outside the basic plane becomes two.
+        .flat_map(|c| {
+            let keep = c.is_ascii_alphanumeric() || c == '_' || c == '-';
+            std::iter::repeat_n(if keep { c } else { '_' }, if keep { 1 } else { c.len_utf16() })
+        })
+        .collect();
+    if out.is_empty() { "_".to_owned() } else { out }
+}
+
+impl Space {
+    /// The sanitised token that stands in subjects, stream and bucket names (contract 01 §1.1).
+    pub fn token(&self) -> SpaceToken {
+        SpaceToken(sanitize(&self.0).into())
+    }
+}
+
+/// Which grammar an [`Owner`] matched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OwnerKind {
+    /// Derived from an IdP subject.
+    Derived,
+    /// The platform's control owner.
+    Platform,
+    /// The development owner `local`.
+    Local,
+}
+
+impl Owner {
+    /// The development owner `local`.
+    pub fn local() -> Self {
+        Self(LOCAL_OWNER.into())
+    }
+
+    /// Which grammar this owner matched.
+    pub fn kind(&self) -> OwnerKind {
+        if is_derived_owner(&self.0) {
+            OwnerKind::Derived
+        } else if is_platform_owner(&self.0) {
+            OwnerKind::Platform
+        } else {
+            OwnerKind::Local
+        }
+    }
+
+    /// This owner as a derived one, or `None` when it is of another kind.
+    pub fn as_derived(&self) -> Option<DerivedOwner> {
+        DerivedOwner::parse(&self.0).ok()
+    }
+}
+
+impl From<DerivedOwner> for Owner {
+    fn from(owner: DerivedOwner) -> Self {
+        Self(owner.0)
+    }
+}
+
+impl From<&DerivedOwner> for Owner {
+    fn from(owner: &DerivedOwner) -> Self {
+        Self(owner.0.clone())
+    }
+}
+
+impl LifecycleUid {
+    /// Mints a fresh uid: 20 random bytes as a big-endian integer in base 36, padded to 26 (contract 01 §1.4).
+    pub fn mint(entropy: &dyn Entropy) -> Self {
+        Self(mint_lifecycle_token(entropy).into())
+    }
+}
+
+impl OpId {
+    /// Mints a fresh operation id, by the rule of [`LifecycleUid::mint`].
+    pub fn mint(entropy: &dyn Entropy) -> Self {
+        Self(mint_lifecycle_token(entropy).into())
+    }
+}
+
+impl InstanceId {
+    /// Mints a fresh instance id, by the rule of [`LifecycleUid::mint`].
+    pub fn mint(entropy: &dyn Entropy) -> Self {
+        Self(mint_lifecycle_token(entropy).into())
+    }
+}
+
+impl CredentialId {
+    /// Mints a fresh root credential id, by the rule of [`LifecycleUid::mint`] (contract 04 §10).
+    pub fn mint_root(entropy: &dyn Entropy) -> Self {
+        Self(mint_lifecycle_token(entropy).into())
+    }
+}
+
+fn mint_lifecycle_token(entropy: &dyn Entropy) -> String {
+    let mut bytes = [0u8; 20];
+    entropy.fill(&mut bytes);
+    lifecycle_token_of(bytes)
+}
+
+/// 20 bytes, read big-endian, in lower-case base 36, left-padded with `0` to 26 characters.
+fn lifecycle_token_of(mut bytes: [u8; 20]) -> String {
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let mut digits = Vec::with_capacity(31);
+    while bytes.iter().any(|&b| b != 0) {
+        let mut remainder = 0u32;
+        for byte in &mut bytes {
+            let value = (remainder << 8) | u32::from(*byte);
+            *byte = (value / 36).to_le_bytes()[0];
+            remainder = value % 36;
+        }
+        digits.push(DIGITS[remainder as usize]);
+    }
+    while digits.len() < 26 {
+        digits.push(b'0');
+    }
+    digits.iter().rev().map(|&b| char::from(b)).collect()
+}
+
+/// Who acts: `owner.actor` (contract 01 §1.3).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Principal {
+    /// The account that answers for the actor.
+    pub owner: Owner,
+    /// The actor of that owner.
+    pub actor: Actor,
+}
+
+impl Principal {
+    /// A principal of these two.
+    pub fn new(owner: impl Into<Owner>, actor: Actor) -> Self {
+        Self { owner: owner.into(), actor }
+    }
+
+    /// Reads the key form `<owner>.<actor>` at a trust boundary: exactly one dot, a principal owner, a structural
+    /// actor (contract 01 §1.3).
+    pub fn parse_key(s: &str) -> Result<Self, TokenError> {
+        let err = TokenError { what: "principal", rule: "<owner>.<actor> with a derived, platform or local owner" };
+        let (owner, actor) = s.split_once('.').ok_or(err)?;
+        Ok(Self { owner: Owner::parse(owner).map_err(|_| err)?, actor: Actor::parse(actor).map_err(|_| err)? })
+    }
+
+    /// Reads the name form `<owner>-<actor>`: derived or `local` owner (contract 01 §1.3).
+    pub fn parse_name(s: &str) -> Result<Self, TokenError> {
+        let err = TokenError { what: "principal name", rule: "<owner>-<actor> with a derived or local owner" };
+        let (owner, actor) = s.split_once('-').ok_or(err)?;
+        let owner = Owner::parse(owner).map_err(|_| err)?;
+        if owner.kind() == OwnerKind::Platform {
+            return Err(err);
+        }
+        Ok(Self { owner, actor: Actor::parse(actor).map_err(|_| err)? })
+    }
+
+    /// The key form `<owner>.<actor>`.
+    pub fn key(&self) -> String {
+        format!("{}.{}", self.owner, self.actor)
+    }
+
+    /// The name form `<owner>-<actor>`.
+    pub fn name(&self) -> String {
+        format!("{}-{}", self.owner, self.actor)
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.owner, self.actor)
+    }
+}
+
+impl Serialize for Principal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Principal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Self::parse_key(&raw).map_err(de::Error::custom)
+    }
+}
+
+/// What an nkey stands for. Sealed: the five roles below.
+pub trait NkeyRole: sealed::Sealed + Clone + Copy + Send + Sync + 'static {
+    /// First character of the public key.
+    const PREFIX: char;
+    /// The role in words.
+    const WHAT: &'static str;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! nkey_role {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name;
+
+        impl sealed::Sealed for $name {}
+
+        impl NkeyRole for $name {
+            const PREFIX: char = $prefix;
+            const WHAT: &'static str = $what;
+        }
+    };
+}
+
+nkey_role!(
+    /// A NATS operator.
+    Operator, 'O', "operator nkey"
+);
+nkey_role!(
+    /// A NATS account, or an account's signing key.
+    Account, 'A', "account nkey"
+);
+nkey_role!(
+    /// A NATS user.
+    User, 'U', "user nkey"
+);
+nkey_role!(
+    /// A nats-server.
+    Server, 'N', "server nkey"
+);
+nkey_role!(
+    /// A curve key (xkey), for sealing.
+    Curve, 'X', "curve nkey"
+);
+
+/// A public nkey: its role's prefix and 55 of upper-case base32, 56 characters in all.
+///
+/// The shape alone is checked here; the checksum is checked where the key is used (room `trust`).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nkey<R: NkeyRole>(Box<str>, PhantomData<R>);
+
+impl<R: NkeyRole> Nkey<R> {
+    /// Reads a public key of this role.
+    pub fn parse(s: &str) -> Result<Self, TokenError> {
+        let ok = s.len() == 56
+            && s.starts_with(R::PREFIX)
+            && s.bytes().all(|b| b.is_ascii_uppercase() || matches!(b, b'2'..=b'7'));
+        if ok {
+            Ok(Self(s.into(), PhantomData))
+        } else {
+            Err(TokenError { what: R::WHAT, rule: "the role's letter followed by 55 of A-Z 2-7" })
+        }
+    }
+
+    /// The key as it stands on the wire.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Nkey<User> {
+    /// This key as an inbox nonce: infrastructure connections use their own nkey (contract 07 §7.1).
+    pub fn conn_id(&self) -> ConnId {
+        ConnId(self.0.clone())
+    }
+}
+
+impl<R: NkeyRole> fmt::Display for Nkey<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<R: NkeyRole> fmt::Debug for Nkey<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Nkey({})", self.0)
+    }
+}
+
+impl<R: NkeyRole> FromStr for Nkey<R> {
+    type Err = TokenError;
+
+    fn from_str(s: &str) -> Result<Self, TokenError> {
+        Self::parse(s)
+    }
+}
+
+impl<R: NkeyRole> Serialize for Nkey<R> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de, R: NkeyRole> Deserialize<'de> for Nkey<R> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Self::parse(&raw).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fixed(u8);
+
+    impl Entropy for Fixed {
+        fn fill(&self, bytes: &mut [u8]) {
+            bytes.fill(self.0);
+        }
+    }
+
+    const A: &str = "u_aaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+    #[test]
+    fn sanitising_replaces_per_character_and_never_collapses() {
+        for (raw, token) in [
+            ("main", "main"),
+            (" main ", "main"),
+            ("a.b", "a_b"),
+            ("a  b", "a__b"),
+            ("", "_"),
+            ("   ", "_"),
+            ("über", "_ber"),
+            ("a😀", "a__"),
+            ("a-b_c", "a-b_c"),
+        ] {
+            assert_eq!(sanitize(raw), token, "{raw:?}");
+        }
+    }
+
+    #[test]
+    fn owner_grammars_are_disjoint() {
+        let nkey = format!("U{}", "A".repeat(55));
+        for (raw, kind) in [
+            (A, Some(OwnerKind::Derived)),
+            ("p_aaaaaaaaaaaaaaaaaaaaaaaaa7", Some(OwnerKind::Platform)),
+            ("local", Some(OwnerKind::Local)),
+            ("u_aaaaaaaaaaaaaaaaaaaaaaaaa", None),
+            ("u_aaaaaaaaaaaaaaaaaaaaaaaaaaa", None),
+            ("u_aaaaaaaaaaaaaaaaaaaaaaaaa1", None),
+            ("u_aaaaaaaaaaaaaaaaaaaaaaaaaA", None),
+            (nkey.as_str(), None),
+            ("", None),
+        ] {
+            assert_eq!(Owner::parse(raw).ok().map(|o| o.kind()), kind, "{raw:?}");
+        }
+        assert!(OwnerToken::parse(&nkey).is_ok(), "an nkey passes the structural check");
+        assert!(OwnerToken::parse("a-b").is_err() && OwnerToken::parse("*").is_err());
+    }
+
+    #[test]
+    fn principals_parse_at_the_first_separator() {
+        assert_eq!(Principal::parse_key(&format!("{A}.alice")).unwrap().key(), format!("{A}.alice"));
+        assert_eq!(Principal::parse_name(&format!("{A}-alice")).unwrap().name(), format!("{A}-alice"));
+        for bad in ["", ".", "a.", ".b", "local.a.b", "local.", "local.a-b", "x.alice"] {
+            assert!(Principal::parse_key(bad).is_err(), "{bad:?}");
+        }
+        for bad in ["", "-", "local-", "local-a-b", "p_aaaaaaaaaaaaaaaaaaaaaaaaaa-x", "x-alice"] {
+            assert!(Principal::parse_name(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn lifecycle_tokens_are_bounded_and_minted_in_bounds() {
+        for (raw, ok) in [
+            ("a".repeat(25), false),
+            ("a".repeat(26), true),
+            ("0".repeat(32), true),
+            ("a".repeat(33), false),
+            ("A".repeat(26), false),
+            ("a-".repeat(13), false),
+        ] {
+            assert_eq!(LifecycleUid::parse(&raw).is_ok(), ok, "{raw:?}");
+        }
+        assert_eq!(LifecycleUid::mint(&Fixed(0)).as_str(), "0".repeat(26));
+        let max = LifecycleUid::mint(&Fixed(0xff));
+        assert_eq!(max.as_str(), "twj4yidkw7a8pn4g709kzmfoaol3x8f");
+        assert!(LifecycleUid::parse(max.as_str()).is_ok());
+    }
+
+    #[test]
+    fn bounds_of_the_other_tokens_hold() {
+        assert!(ConnId::parse(&"a".repeat(7)).is_err() && ConnId::parse(&"a".repeat(8)).is_ok());
+        assert!(ConnId::parse(&"a".repeat(120)).is_ok() && ConnId::parse(&"a".repeat(121)).is_err());
+        assert!(CredentialId::parse("a.b-c_d").is_ok());
+        for bad in ["", ".", "a..b", "a.", "a b"] {
+            assert!(CredentialId::parse(bad).is_err(), "{bad:?}");
+        }
+        assert!(CredentialId::parse(&"a".repeat(256)).is_ok() && CredentialId::parse(&"a".repeat(257)).is_err());
+        assert!(SessionId::parse(&"a".repeat(22)).is_ok() && SessionId::parse(&"a".repeat(21)).is_err());
+        assert!(SessionEndpoint::parse(&"a".repeat(65)).is_err() && SessionEndpoint::parse("").is_err());
+        assert!(ScopeEntry::parse("role:default").is_ok() && ScopeEntry::parse("a,b").is_err());
+        assert!(Nkey::<User>::parse(&format!("U{}", "A".repeat(55))).is_ok());
+        assert!(Nkey::<User>::parse(&format!("A{}", "A".repeat(55))).is_err());
+        assert!(Nkey::<User>::parse(&format!("U{}", "1".repeat(55))).is_err());
+    }
+
+    #[test]
+    fn json_refuses_what_parse_refuses() {
+        assert!(serde_json::from_str::<Actor>("\"alice\"").is_ok());
+        assert!(serde_json::from_str::<Actor>("\"a.b\"").is_err());
+        assert!(serde_json::from_str::<Actor>("7").is_err());
+    }
+}
