@@ -1,7 +1,7 @@
 //! The broker's configuration text (contract 01 §3.5).
-use std::path::PathBuf;
 use cotal_trust::bundle::{BrokerTrust, SpaceAccount};
 use cotal_wire::{Account, Nkey};
+use std::path::PathBuf;
 
 /// What the text is rendered from.
 pub struct BrokerConfig<'a> {
@@ -33,4 +33,6 @@ pub struct BrokerConfig<'a> {
 pub struct BrokerConfigError(pub String);
 
 /// The text, in the contract's order.
-pub fn render(_config: &BrokerConfig<'_>) -> Result<String, BrokerConfigError> { todo!() }
+pub fn render(_config: &BrokerConfig<'_>) -> Result<String, BrokerConfigError> {
+    todo!()
+}

@@ -1,7 +1,7 @@
 //! The mesh registry of a machine (contract 08 §3).
-use serde::{Deserialize, Serialize};
-use cotal_wire::Space;
 use crate::root::Home;
+use cotal_wire::Space;
+use serde::{Deserialize, Serialize};
 
 /// How a mesh is entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,17 +73,29 @@ pub struct MeshEntry {
 }
 
 /// The registry of a home.
-pub struct MeshRegistry { _home: Home }
+pub struct MeshRegistry {
+    _home: Home,
+}
 
 impl MeshRegistry {
     /// The registry of a home.
-    pub fn new(home: Home) -> Self { Self { _home: home } }
+    pub fn new(home: Home) -> Self {
+        Self { _home: home }
+    }
     /// Every readable record.
-    pub fn list(&self) -> std::io::Result<Vec<MeshEntry>> { todo!() }
+    pub fn list(&self) -> std::io::Result<Vec<MeshEntry>> {
+        todo!()
+    }
     /// The record of a space.
-    pub fn get(&self, _space: &Space) -> std::io::Result<Option<MeshEntry>> { todo!() }
+    pub fn get(&self, _space: &Space) -> std::io::Result<Option<MeshEntry>> {
+        todo!()
+    }
     /// Writes a record, sweeping legacy files of the space.
-    pub fn put(&self, _entry: &MeshEntry) -> std::io::Result<()> { todo!() }
+    pub fn put(&self, _entry: &MeshEntry) -> std::io::Result<()> {
+        todo!()
+    }
     /// Removes a record.
-    pub fn remove(&self, _space: &Space) -> std::io::Result<bool> { todo!() }
+    pub fn remove(&self, _space: &Space) -> std::io::Result<bool> {
+        todo!()
+    }
 }

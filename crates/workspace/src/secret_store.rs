@@ -1,7 +1,7 @@
 //! The secret store seam (contract 01 §9.3, 08 §2.2).
+use crate::root::Root;
 use async_trait::async_trait;
 use zeroize::Zeroizing;
-use crate::root::Root;
 
 /// A store that did not answer or refused a key. Never carries a value.
 #[derive(Debug, thiserror::Error)]
@@ -42,18 +42,32 @@ pub trait SecretStore: Send + Sync {
 
 /// The store under `<root>/.cotal`.
 #[derive(Debug, Clone)]
-pub struct FsSecretStore { _root: Root }
+pub struct FsSecretStore {
+    _root: Root,
+}
 
 impl FsSecretStore {
     /// The store of a root.
-    pub fn open(_root: &Root) -> Result<Self, StoreError> { todo!() }
+    pub fn open(_root: &Root) -> Result<Self, StoreError> {
+        todo!()
+    }
 }
 
 #[async_trait]
 impl SecretStore for FsSecretStore {
-    async fn get(&self, _key: &str) -> Result<Option<Zeroizing<String>>, StoreError> { todo!() }
-    async fn put(&self, _key: &str, _value: &str) -> Result<(), StoreError> { todo!() }
-    async fn delete(&self, _key: &str) -> Result<(), StoreError> { todo!() }
-    async fn create(&self, _key: &str, _value: &str) -> Result<bool, StoreError> { todo!() }
-    fn identity(&self) -> Option<StoreIdentity> { todo!() }
+    async fn get(&self, _key: &str) -> Result<Option<Zeroizing<String>>, StoreError> {
+        todo!()
+    }
+    async fn put(&self, _key: &str, _value: &str) -> Result<(), StoreError> {
+        todo!()
+    }
+    async fn delete(&self, _key: &str) -> Result<(), StoreError> {
+        todo!()
+    }
+    async fn create(&self, _key: &str, _value: &str) -> Result<bool, StoreError> {
+        todo!()
+    }
+    fn identity(&self) -> Option<StoreIdentity> {
+        todo!()
+    }
 }
