@@ -8,20 +8,30 @@
 //! A string that has meaning becomes a type at the door. Past it, no function takes a `&str` that means one of the
 //! types in [`token`].
 
+pub mod channel;
 pub mod claims;
+pub mod endpoint_token;
 pub mod error;
 pub mod grants;
+pub mod names;
 pub mod time;
 pub mod token;
 pub mod view;
 
+pub use channel::{
+    Channel, ChannelPattern, channel_in_allow, pattern_covers, pattern_in_allow, subject_matches,
+};
 pub use claims::{Act, BearerClaims, SessionClaim, TransferWriterClaim};
+pub use endpoint_token::{
+    Command, DigestRef, EndpointName, EndpointToken, Generation, IdToken, KeySegment, Nonce,
+};
 pub use error::{EpCode, EpError};
 pub use grants::{Permissions, Rules};
+pub use names::{InfraRole, Names};
 pub use time::{Clock, Entropy, Revision, UnixMillis, UnixSecs};
 pub use token::{
-    Account, Actor, ConnId, CredentialId, Curve, DerivedOwner, InstanceId, LifecycleUid, Nkey, NkeyRole, OpId,
-    Operator, Owner, OwnerKind, OwnerToken, Principal, Role, ScopeEntry, Server, SessionEndpoint, SessionId,
-    Sha256Hex, Space, SpaceToken, TokenError, User,
+    Account, Actor, ConnId, CredentialId, Curve, DerivedOwner, InstanceId, LifecycleUid, Nkey, NkeyRole,
+    OpId, Operator, Owner, OwnerKind, OwnerToken, Principal, Role, ScopeEntry, Server, SessionEndpoint,
+    SessionId, Sha256Hex, Space, SpaceToken, TokenError, User,
 };
 pub use view::View;

@@ -145,6 +145,8 @@ macro_rules! token {
     };
 }
 
+pub(crate) use token;
+
 token!(
     /// A space's authoritative name, as people write it. Not every space name is a subject token: see
     /// [`Space::token`].
@@ -351,14 +353,19 @@ impl Principal {
     /// Reads the key form `<owner>.<actor>` at a trust boundary: exactly one dot, a principal owner, a structural
     /// actor (contract 01 §1.3).
     pub fn parse_key(s: &str) -> Result<Self, TokenError> {
-        let err = TokenError { what: "principal", rule: "<owner>.<actor> with a derived, platform or local owner" };
+        let err =
+            TokenError { what: "principal", rule: "<owner>.<actor> with a derived, platform or local owner" };
         let (owner, actor) = s.split_once('.').ok_or(err)?;
-        Ok(Self { owner: Owner::parse(owner).map_err(|_| err)?, actor: Actor::parse(actor).map_err(|_| err)? })
+        Ok(Self {
+            owner: Owner::parse(owner).map_err(|_| err)?,
+            actor: Actor::parse(actor).map_err(|_| err)?,
+        })
     }
 
     /// Reads the name form `<owner>-<actor>`: derived or `local` owner (contract 01 §1.3).
     pub fn parse_name(s: &str) -> Result<Self, TokenError> {
-        let err = TokenError { what: "principal name", rule: "<owner>-<actor> with a derived or local owner" };
+        let err =
+            TokenError { what: "principal name", rule: "<owner>-<actor> with a derived or local owner" };
         let (owner, actor) = s.split_once('-').ok_or(err)?;
         let owner = Owner::parse(owner).map_err(|_| err)?;
         if owner.kind() == OwnerKind::Platform {
@@ -599,7 +606,9 @@ mod tests {
         for bad in ["", ".", "a..b", "a.", "a b"] {
             assert!(CredentialId::parse(bad).is_err(), "{bad:?}");
         }
-        assert!(CredentialId::parse(&"a".repeat(256)).is_ok() && CredentialId::parse(&"a".repeat(257)).is_err());
+        assert!(
+            CredentialId::parse(&"a".repeat(256)).is_ok() && CredentialId::parse(&"a".repeat(257)).is_err()
+        );
         assert!(SessionId::parse(&"a".repeat(22)).is_ok() && SessionId::parse(&"a".repeat(21)).is_err());
         assert!(SessionEndpoint::parse(&"a".repeat(65)).is_err() && SessionEndpoint::parse("").is_err());
         assert!(ScopeEntry::parse("role:default").is_ok() && ScopeEntry::parse("a,b").is_err());

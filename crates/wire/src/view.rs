@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-
 /// Longest lifetime of a bearer without a narrower cap, in seconds (contract 04 §2.1).
 pub const MAX_TOKEN_TTL_SECS: u64 = 900;
 /// Longest lifetime of a bearer minted for an agent secret, in seconds (contract 04 §2.1).
