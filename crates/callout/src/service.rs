@@ -1,11 +1,11 @@
 //! The callout's queue, deadline and one-pass request handling.
-use std::{sync::Arc, time::Duration};
+use crate::limits::Limiter;
 use cotal_authority::{ConnectReader, IssuanceLog};
 use cotal_broker::Connection;
 use cotal_ledger::Ledger;
 use cotal_trust::{bundle::DataAccount, callout_account::CalloutAuth, issuer::IssuerKeySet};
 use cotal_wire::{Clock, Entropy, EpError, Space};
-use crate::limits::Limiter;
+use std::{sync::Arc, time::Duration};
 
 /// Admission and deadlines (contract 04 §8.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,11 +55,17 @@ pub struct CalloutParts {
 }
 
 /// A serving callout.
-pub struct Callout { _private: () }
+pub struct Callout {
+    _private: (),
+}
 
 impl Callout {
     /// Checks the material, subscribes `$SYS.REQ.USER.AUTH` in queue `cotal-auth-callout`, flushes, serves.
-    pub async fn start(_connection: Connection, _parts: CalloutParts) -> Result<Self, EpError> { todo!() }
+    pub async fn start(_connection: Connection, _parts: CalloutParts) -> Result<Self, EpError> {
+        todo!()
+    }
     /// Stops intake, lets what is in progress end, and returns.
-    pub async fn stop(&self) { todo!() }
+    pub async fn stop(&self) {
+        todo!()
+    }
 }
