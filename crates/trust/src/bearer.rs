@@ -1,7 +1,10 @@
 //! User bearers: mint and the twenty checks (contract 04 §2).
-use cotal_wire::{Actor, BearerClaims, CredentialId, DerivedOwner, InstanceId, LifecycleUid, Principal, SessionClaim, Space, TransferWriterClaim, UnixSecs, View};
-use zeroize::Zeroizing;
 use crate::issuer::IssuerKeySet;
+use cotal_wire::{
+    Actor, BearerClaims, CredentialId, DerivedOwner, InstanceId, LifecycleUid, Principal, SessionClaim,
+    Space, TransferWriterClaim, UnixSecs, View,
+};
+use zeroize::Zeroizing;
 
 /// What a bearer is minted for (contract 04 §2.3).
 #[derive(Debug, Clone)]
@@ -46,7 +49,14 @@ pub struct MintedBearer {
 pub struct MintRefusal(pub String);
 
 /// Signs a bearer under the active key, in the contract's order of checks.
-pub fn mint(_keys: &IssuerKeySet, _space: &Space, _grant: &BearerGrant, _now: UnixSecs) -> Result<MintedBearer, MintRefusal> { todo!() }
+pub fn mint(
+    _keys: &IssuerKeySet,
+    _space: &Space,
+    _grant: &BearerGrant,
+    _now: UnixSecs,
+) -> Result<MintedBearer, MintRefusal> {
+    todo!()
+}
 
 /// A bearer that passed every check of contract 04 §2.4. Only [`validate`] builds one.
 #[derive(Debug, Clone)]
@@ -54,7 +64,9 @@ pub struct VerifiedBearer(BearerClaims);
 
 impl std::ops::Deref for VerifiedBearer {
     type Target = BearerClaims;
-    fn deref(&self) -> &BearerClaims { &self.0 }
+    fn deref(&self) -> &BearerClaims {
+        &self.0
+    }
 }
 
 /// Why a bearer was refused.
@@ -69,4 +81,11 @@ pub struct BearerRefusal {
 }
 
 /// The twenty checks of contract 04 §2.4, in order.
-pub fn validate(_token: &str, _keys: &IssuerKeySet, _space: &Space, _now: UnixSecs) -> Result<VerifiedBearer, BearerRefusal> { todo!() }
+pub fn validate(
+    _token: &str,
+    _keys: &IssuerKeySet,
+    _space: &Space,
+    _now: UnixSecs,
+) -> Result<VerifiedBearer, BearerRefusal> {
+    todo!()
+}

@@ -1,6 +1,6 @@
 //! The trust of a broker and of its spaces, and the static mint (contract 01 §3).
-use cotal_wire::{Account, Entropy, Nkey, Operator, Space, UnixSecs};
 use crate::nkey::Seed;
+use cotal_wire::{Account, Entropy, Nkey, Operator, Space, UnixSecs};
 
 /// A bundle that does not hold together; never echoes stored values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -48,22 +48,38 @@ pub struct DataAccount {
 
 impl BrokerTrust {
     /// Fresh operator and system account.
-    pub fn create(_label: &str, _entropy: &dyn Entropy, _now: UnixSecs) -> Self { todo!() }
+    pub fn create(_label: &str, _entropy: &dyn Entropy, _now: UnixSecs) -> Self {
+        todo!()
+    }
     /// The persisted document `auth/broker.json` (JSON text, 2-space indent), without `sys.signingSeed`.
-    pub fn to_document(&self) -> zeroize::Zeroizing<String> { todo!() }
+    pub fn to_document(&self) -> zeroize::Zeroizing<String> {
+        todo!()
+    }
     /// Reads and validates the persisted document.
-    pub fn from_document(_text: &str) -> Result<Self, BundleError> { todo!() }
+    pub fn from_document(_text: &str) -> Result<Self, BundleError> {
+        todo!()
+    }
 }
 
 impl SpaceAccount {
     /// Fresh data account of a space under this broker.
-    pub fn create(_broker: &BrokerTrust, _space: &Space, _entropy: &dyn Entropy, _now: UnixSecs) -> Self { todo!() }
+    pub fn create(_broker: &BrokerTrust, _space: &Space, _entropy: &dyn Entropy, _now: UnixSecs) -> Self {
+        todo!()
+    }
     /// The persisted document `auth/account.<hex>.json`.
-    pub fn to_document(&self) -> zeroize::Zeroizing<String> { todo!() }
+    pub fn to_document(&self) -> zeroize::Zeroizing<String> {
+        todo!()
+    }
     /// Reads and validates the persisted document for `space`.
-    pub fn from_document(_text: &str, _space: &Space) -> Result<Self, BundleError> { todo!() }
+    pub fn from_document(_text: &str, _space: &Space) -> Result<Self, BundleError> {
+        todo!()
+    }
     /// The signing half.
-    pub fn data_account(&self) -> DataAccount { todo!() }
+    pub fn data_account(&self) -> DataAccount {
+        todo!()
+    }
     /// The compose check: the account JWT's issuer is this broker's operator, and every seed matches its key.
-    pub fn check_signed_by(&self, _broker: &BrokerTrust) -> Result<(), BundleError> { todo!() }
+    pub fn check_signed_by(&self, _broker: &BrokerTrust) -> Result<(), BundleError> {
+        todo!()
+    }
 }

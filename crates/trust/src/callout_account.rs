@@ -1,7 +1,7 @@
 //! The quarantined AUTH account of a space (contract 04 §8.1).
+use crate::{bundle::BundleError, nkey::Seed};
 use cotal_wire::{Account, Curve, Entropy, Nkey, Operator, Space, UnixSecs};
 use zeroize::Zeroizing;
-use crate::{bundle::BundleError, nkey::Seed};
 
 /// Keys, JWT and the two creds of the callout account.
 #[derive(Clone)]
@@ -22,9 +22,21 @@ pub struct CalloutAuth {
 
 impl CalloutAuth {
     /// Fresh material.
-    pub fn create(_space: &Space, _operator: &Seed<Operator>, _data_account: &Nkey<Account>, _entropy: &dyn Entropy, _now: UnixSecs) -> Self { todo!() }
+    pub fn create(
+        _space: &Space,
+        _operator: &Seed<Operator>,
+        _data_account: &Nkey<Account>,
+        _entropy: &dyn Entropy,
+        _now: UnixSecs,
+    ) -> Self {
+        todo!()
+    }
     /// The document `callout.json` (`{"ver":1,"callout":{…}}`, 2-space indent).
-    pub fn to_document(&self) -> Zeroizing<String> { todo!() }
+    pub fn to_document(&self) -> Zeroizing<String> {
+        todo!()
+    }
     /// Reads the document.
-    pub fn from_document(_text: &str) -> Result<Self, BundleError> { todo!() }
+    pub fn from_document(_text: &str) -> Result<Self, BundleError> {
+        todo!()
+    }
 }
