@@ -1,0 +1,211 @@
+//! Measures connects: a broker without callout, a callout that checks nothing, and the auth service with every check
+//! on, in one run on one machine. JSON on stdout, progress on stderr; run it by `cargo xtask bench connect`.
+
+mod bare;
+mod loadgen;
+mod population;
+mod report;
+mod service;
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use cotal_testkit::space::TestSpace;
+use cotal_trust::{
+    creds::Creds,
+    jwt::{UserClaims, encode_user},
+    nkey::Seed,
+    system::{SystemClock, SystemEntropy},
+};
+use cotal_wire::{Clock, Permissions, Rules, Space};
+use cotal_workspace::root::Root;
+
+use crate::{
+    loadgen::{Ticket, closed_loop, open_loop},
+    population::Population,
+    report::{Extra, Report, Run, Storm},
+    service::{Bare, Service},
+};
+
+const SPACE: &str = "bench";
+const IN_FLIGHT: [usize; 4] = [1, 16, 64, 256];
+
+#[derive(Parser)]
+#[command(name = "cotal-bench", about = "Measure connects per second and latency")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Floor, bare callout and service at 1, 16, 64 and 256 connects in flight.
+    Connect {
+        /// The release build of `cotal`.
+        #[arg(long)]
+        cotal: PathBuf,
+        /// Fewer connects and no storm: ends within 40 s of a built tree.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// The callout that checks nothing (started by `connect`).
+    #[command(hide = true)]
+    BareCallout {
+        #[arg(long)]
+        root: PathBuf,
+        #[arg(long)]
+        server: String,
+    },
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    match Args::parse().command {
+        Command::Connect { cotal, quick } => {
+            let report = connect(&cotal, quick).await?;
+            println!("{}", serde_json::to_string(&report)?);
+            Ok(())
+        }
+        Command::BareCallout { root, server } => {
+            bare::serve(&Root::at(root), &Space::parse(SPACE)?, &server).await
+        }
+    }
+}
+
+async fn connect(cotal: &std::path::Path, quick: bool) -> Result<Report> {
+    let totals: [usize; 4] = if quick { [150, 500, 1000, 1000] } else { [1000, 6000, 8000, 8000] };
+    let space = TestSpace::start(SPACE, "http://127.0.0.1:9/api/auth").await;
+    let addr: SocketAddr = format!("127.0.0.1:{}", space.server.port()).parse()?;
+    let mut runs = Vec::new();
+
+    progress("floor: static JWT, no callout");
+    let ticket = Arc::new(Ticket { creds: static_user(&space), bearers: vec![] });
+    for (in_flight, total) in IN_FLIGHT.into_iter().zip(totals) {
+        runs.push(Run::new("floor", in_flight, closed_loop(addr, &ticket, in_flight, total).await?));
+    }
+
+    let sentinel = cotal_trust::creds::parse(&space.material.callout.sentinel_creds)?;
+    progress("bare: a callout that checks nothing");
+    let bare = Bare::start(space.root.path(), &space.server.url()).await?;
+    let ticket = Arc::new(Ticket { creds: sentinel.clone(), bearers: vec!["nothing".into()] });
+    for (in_flight, total) in IN_FLIGHT.into_iter().zip(totals) {
+        runs.push(Run::new("bare", in_flight, closed_loop(addr, &ticket, in_flight, total).await?));
+    }
+    bare.stop().await?;
+
+    progress("service: granting actors and exchanging their secrets");
+    let service = Service::start(cotal, &space).await?;
+    let mut people = Population::grant(&space, &service, if quick { 120 } else { 1500 }).await?;
+    let ticket = Arc::new(Ticket { creds: sentinel.clone(), bearers: people.bearers(&space)? });
+    progress("service: every check on");
+    for (in_flight, total) in IN_FLIGHT.into_iter().zip(totals) {
+        runs.push(Run::new("service", in_flight, closed_loop(addr, &ticket, in_flight, total).await?));
+    }
+    let rss = service.rss_kib()?;
+
+    let extra =
+        if quick { None } else { Some(beyond(&space, &service, &mut people, addr, &sentinel, &runs).await?) };
+    service.stop().await?;
+    Ok(Report {
+        cores: std::thread::available_parallelism()?.get(),
+        broker: broker_version()?,
+        service_rss_kib: rss,
+        ratios: report::ratios(&runs),
+        runs,
+        extra,
+    })
+}
+
+/// What takes longer: the ledger's size, an unauthenticated flood, a storm.
+async fn beyond(
+    space: &TestSpace,
+    service: &Service,
+    people: &mut Population,
+    addr: SocketAddr,
+    sentinel: &Creds,
+    runs: &[Run],
+) -> Result<Extra> {
+    let best = runs.iter().filter(|r| r.kind == "service").map(|r| r.per_s).fold(0.0, f64::max);
+    let ticket = |bearers| Arc::new(Ticket { creds: sentinel.clone(), bearers });
+
+    progress("ledger: the same load with 100,000 rows");
+    let bearers = people.bearers(space)?;
+    let small = closed_loop(addr, &ticket(bearers.clone()), 64, 4000).await?;
+    Population::pad(space, 100_000)?;
+    let large = closed_loop(addr, &ticket(bearers), 64, 4000).await?;
+
+    progress("flood: unverifiable bearers beside verified users");
+    let alone = closed_loop(addr, &ticket(people.bearers(space)?), 8, 1500).await?;
+    let garbage = ticket(vec!["not-a-bearer".into()]);
+    let flood = tokio::spawn(async move { open_loop(addr, &garbage, 300.0, Duration::from_secs(8)).await });
+    let beside = closed_loop(addr, &ticket(people.bearers(space)?), 8, 1500).await?;
+    let flood = flood.await??;
+
+    progress("storm: three times the best rate for 30 s");
+    let lasting = Duration::from_secs(30);
+    let before = service.outcomes()?;
+    let stormy = open_loop(addr, &ticket(people.bearers(space)?), best * 3.0, lasting).await?;
+    let after = service.outcomes()?;
+    let first = closed_loop(addr, &ticket(people.bearers(space)?), 1, 50).await?;
+    Ok(Extra {
+        service_rss_kib_after_all: service.rss_kib()?,
+        ledger_100k_rate_ratio: large.per_s / small.per_s,
+        flood_offered_per_s: 300.0,
+        flood_refused: flood.refused,
+        flood_verified_refused: beside.refused,
+        flood_verified_rate_ratio: beside.per_s / alone.per_s,
+        storm: Storm {
+            offered_per_s: best * 3.0,
+            offered: stormy.total,
+            connected_per_s: stormy.per_s,
+            best_per_s: best,
+            kept_ratio: stormy.per_s / best,
+            minted: after.minted - before.minted,
+            shed: after.shed - before.shed,
+            timeout: after.timeout - before.timeout,
+            denied: after.denied - before.denied,
+            p50_after_ms: first.p50_ms,
+        },
+    })
+}
+
+/// A user of the data account that needs no callout.
+fn static_user(space: &TestSpace) -> Creds {
+    let seed = Seed::generate(&SystemEntropy);
+    let claims = UserClaims {
+        name: "floor".into(),
+        subject: seed.public().clone(),
+        issuer_account: space.material.data_account.account.clone(),
+        permissions: Permissions {
+            publish: Rules { allow: vec!["bench.>".into()], deny: vec![] },
+            subscribe: Rules { allow: vec!["_INBOX_bench.>".into()], deny: vec![] },
+        },
+        tags: vec![],
+        exp: None,
+    };
+    Creds { jwt: encode_user(&claims, &space.material.data_account.signing, SystemClock.now_secs()), seed }
+}
+
+/// The version of the broker under test, such as `2.15.1`.
+fn broker_version() -> Result<String> {
+    let output =
+        std::process::Command::new(cotal_testkit::broker::nats_server_binary()).arg("-v").output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text.trim().rsplit('v').next().unwrap_or_default().to_owned())
+}
+
+fn progress(what: &str) {
+    eprintln!("bench: {what}");
+}
+
+/// Reads a child's first line, which says that it is ready.
+async fn first_line(child: &mut tokio::process::Child) -> Result<String> {
+    use tokio::io::{AsyncBufReadExt, BufReader};
+    let stdout = child.stdout.take().context("no stdout")?;
+    let mut lines = BufReader::new(stdout).lines();
+    let line =
+        tokio::time::timeout(Duration::from_secs(30), lines.next_line()).await??.context("ended early")?;
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    Ok(line)
+}
