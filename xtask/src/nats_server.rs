@@ -54,13 +54,32 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let tools = crate::repository::root().join(".tools").join(BINARY);
+    let tools = tools();
     let chosen: Vec<&Pin> = match &arguments.version {
         Some(version) => vec![pin(version)?],
         None if arguments.all => PINS.iter().collect(),
         None => vec![&PINS[0]],
     };
     chosen.into_iter().try_for_each(|pin| install(pin, &tools))
+}
+
+/// The pinned versions: the default first, and alone unless `all`.
+pub(crate) fn versions(all: bool) -> Vec<String> {
+    PINS.iter().take(if all { PINS.len() } else { 1 }).map(|pin| pin.version.to_owned()).collect()
+}
+
+/// Where a version's binary lies once it is installed.
+pub(crate) fn binary(version: &str) -> PathBuf {
+    tools().join(version).join(BINARY)
+}
+
+/// Installs a version unless it is there.
+pub(crate) fn ensure(version: &str) -> Result<()> {
+    install(pin(version)?, &tools())
+}
+
+fn tools() -> PathBuf {
+    crate::repository::root().join(".tools").join(BINARY)
 }
 
 fn pin(version: &str) -> Result<&'static Pin> {

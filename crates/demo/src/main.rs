@@ -1,0 +1,177 @@
+//! The guided tour, run by `cargo xtask demo`: a space comes up, a person and an agent sign in and connect, a revoked
+//! grant bites. Every process is the real one; what the tour shows is what the broker and the service answered.
+
+mod stage;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
+use cotal_testkit::raw::{ConnectOutcome, RawClient};
+use cotal_trust::system::{SystemClock, SystemEntropy};
+use cotal_wire::{Actor, DerivedOwner, LifecycleUid};
+
+use crate::stage::{Stage, say, step};
+
+#[derive(Parser)]
+#[command(name = "cotal-demo", about = "The guided tour of a Cotal space")]
+struct Args {
+    /// The release build of `cotal`.
+    #[arg(long)]
+    cotal: PathBuf,
+    /// Leave the space running.
+    #[arg(long)]
+    keep: bool,
+}
+
+/// The actor that a person's own tools use.
+const PERSON_ACTOR: &str = "cli";
+/// The actor that the person hands to an agent.
+const AGENT_ACTOR: &str = "scout";
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let args = Args::parse();
+    let stage = Stage::new(args.cotal)?;
+    let outcome = tokio::select! {
+        outcome = tour(&stage) => outcome,
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+    };
+    if args.keep && outcome.is_ok() {
+        stage.keep();
+    } else {
+        step("Clean up");
+        stage.cotal(&["down"])?;
+        stage.remove();
+    }
+    outcome?;
+    println!(
+        "\nThe tour is complete: everything above was answered by a real broker and a real auth service."
+    );
+    Ok(())
+}
+
+async fn tour(stage: &Stage) -> Result<()> {
+    step("Bring up a space: broker, auth service and a development identity provider");
+    stage.cotal(&["up", "--user-auth", "--dev-idp", "--port", "0"])?;
+    let space = stage.space().await?;
+
+    step("A person logs in: device code, approved in the browser (here by the tour)");
+    let sub = stage.login_approved(&space, "ada").await?;
+    say(&format!("the identity provider knows her as subject {sub}"));
+
+    step("She has no grant yet: the exchange refuses");
+    let refusal =
+        stage.exchange_human(&space, PERSON_ACTOR).await?.err().context("an ungranted person was served")?;
+    say(&format!("POST /exchange -> {refusal}"));
+
+    step("An operator grants her an actor: read general and team.>, post to general, nothing else");
+    stage.cotal(&[
+        "actor",
+        "grant",
+        PERSON_ACTOR,
+        "--sub",
+        &sub,
+        "--scope",
+        "",
+        "--allow-subscribe",
+        "general,team.>",
+        "--allow-publish",
+        "general",
+    ])?;
+    let person = stage.exchange_human(&space, PERSON_ACTOR).await?.map_err(anyhow::Error::msg)?;
+    say(&format!(
+        "the exchange answered a bearer for owner {}, good for {} s",
+        person.owner,
+        person.seconds_left()
+    ));
+
+    step("A plain NATS client connects with the deny-all sentinel creds and the bearer");
+    let mut client = connect(&space, &person.token, "demo-person-1").await?;
+    let me = format!("cotal.{}.chat.{}.{PERSON_ACTOR}", space.name, person.owner);
+    show(
+        "publish",
+        &format!("{me}.general"),
+        client.try_publish(&format!("{me}.general"), b"hello").await,
+        true,
+    )?;
+    show(
+        "publish",
+        &format!("{me}.secrets"),
+        client.try_publish(&format!("{me}.secrets"), b"hello").await,
+        false,
+    )?;
+    let other = format!("cotal.{}.chat.{}.somebody.general", space.name, person.owner);
+    show("publish", &other, client.try_publish(&other, b"as somebody else").await, false)?;
+    let readable = format!("cotal.{}.chat.*.*.team.>", space.name);
+    show("subscribe", &readable, client.try_subscribe(&readable, None).await, true)?;
+    let everything = format!("cotal.{}.>", space.name);
+    show("subscribe", &everything, client.try_subscribe(&everything, None).await, false)?;
+
+    step("An agent of hers does the same with its own secret (a Manager hands these out at spawn)");
+    let owner = DerivedOwner::parse(&person.owner)?;
+    let secret_file = grant_agent(stage, &space, &owner)?;
+    let bearer = stage.agent_bearer(&space, &person.owner, AGENT_ACTOR, &secret_file)?;
+    let mut agent = connect(&space, &bearer, "demo-agent-1").await?;
+    let it = format!("cotal.{}.chat.{}.{AGENT_ACTOR}.general", space.name, person.owner);
+    show("publish", &it, agent.try_publish(&it, b"reporting").await, true)?;
+
+    step("The operator takes her grant back");
+    stage.cotal(&["actor", "revoke", PERSON_ACTOR, "--sub", &sub])?;
+    let refusal =
+        stage.exchange_human(&space, PERSON_ACTOR).await?.err().context("a revoked person was served")?;
+    say(&format!("next exchange  -> {refusal}"));
+    let (_, outcome) =
+        RawClient::connect(&space.server, Some(&space.sentinel), Some(&person.token), Some("demo-person-2"))
+            .await;
+    ensure!(outcome != ConnectOutcome::Connected, "a revoked bearer connected");
+    if let ConnectOutcome::Refused(text) = outcome {
+        say(&format!("next connect, with the bearer that still has time left -> {text}"));
+    }
+    say("and the auth service logged why:");
+    say(&stage.last_callout_line(&space)?);
+    Ok(())
+}
+
+async fn connect(space: &stage::Space, bearer: &str, nonce: &str) -> Result<RawClient> {
+    let (client, outcome) =
+        RawClient::connect(&space.server, Some(&space.sentinel), Some(bearer), Some(nonce)).await;
+    match (client, outcome) {
+        (Some(client), ConnectOutcome::Connected) => {
+            say(&format!("connected as inbox nonce {nonce}"));
+            Ok(client)
+        }
+        (_, outcome) => anyhow::bail!("the connect was refused: {outcome:?}"),
+    }
+}
+
+/// Shows what the broker answered, and holds the tour to what it promises.
+fn show(verb: &str, subject: &str, answer: Result<(), String>, allowed: bool) -> Result<()> {
+    match &answer {
+        Ok(()) => say(&format!("{verb:<9} {subject}: allowed")),
+        Err(refusal) => say(&format!("{verb:<9} {subject}: refused by the broker ({refusal})")),
+    }
+    ensure!(answer.is_ok() == allowed, "the broker answered {verb} {subject} otherwise than the grant says");
+    Ok(())
+}
+
+/// Writes a managed row under the person's own and leaves the secret in a private file.
+fn grant_agent(stage: &Stage, space: &stage::Space, owner: &DerivedOwner) -> Result<PathBuf> {
+    let (secret, hash) = mint_agent_secret(&SystemEntropy);
+    let input = GrantInput {
+        owner: owner.clone(),
+        actor: Actor::parse(AGENT_ACTOR)?,
+        scope: vec![],
+        allow_subscribe: vec!["general".into()],
+        allow_publish: vec!["general".into()],
+        role: None,
+        label: Some("a scout of the demo".into()),
+        parent: Some(format!("{owner}.{PERSON_ACTOR}")),
+        lifecycle_uid: Some(LifecycleUid::mint(&SystemEntropy)),
+    };
+    Ledger::at(&space.state_dir).grant_managed(&input, &hash, &SystemClock)?;
+    let file = stage.root().join("scout.actor-token");
+    cotal_workspace::file::write_atomic(&file, secret.as_bytes())?;
+    Ok(file)
+}

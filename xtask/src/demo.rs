@@ -1,0 +1,28 @@
+//! `cargo xtask demo`: the main job end to end, against real processes.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::{bench, nats_server, step};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Leave the space running and say how to use and stop it.
+    #[arg(long)]
+    keep: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let version = nats_server::versions(false)[0].clone();
+    nats_server::ensure(&version)?;
+    bench::build(&["cotal", "cotal-demo"])?;
+    let mut command = Command::new(bench::release("cotal-demo"));
+    command.arg("--cotal").arg(bench::release("cotal"));
+    if arguments.keep {
+        command.arg("--keep");
+    }
+    command.env("COTAL_NATS_SERVER", nats_server::binary(&version));
+    step::run("demo", &mut command)?;
+    Ok(())
+}

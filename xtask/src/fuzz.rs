@@ -1,0 +1,53 @@
+//! `cargo xtask fuzz`: every fuzz target for a while, from the committed corpus.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use crate::{repository, step};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Only these targets.
+    targets: Vec<String>,
+    /// Seconds for each target.
+    #[arg(long, default_value_t = 300)]
+    seconds: u64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    if !step::is_available("cargo", &["fuzz", "--version"]) {
+        step::run("cargo-fuzz", step::cargo().args(["install", "--locked", "cargo-fuzz"]))?;
+    }
+    let mut targets = all()?;
+    if !arguments.targets.is_empty() {
+        targets.retain(|target| arguments.targets.contains(target));
+        ensure!(!targets.is_empty(), "no such fuzz target; `cargo fuzz list` names them");
+    }
+    let fuzz = repository::root().join("fuzz");
+    for target in targets {
+        // What a run finds goes to a scratch corpus; the committed seeds are only read.
+        let scratch = fuzz.join("target").join("corpus").join(&target);
+        std::fs::create_dir_all(&scratch)?;
+        let mut command = Command::new("cargo");
+        command
+            // The sanitizer flags are unstable; the stable compiler takes them in bootstrap mode.
+            .env("RUSTC_BOOTSTRAP", "1")
+            .args(["fuzz", "run", &target])
+            .arg(&scratch)
+            .arg(fuzz.join("corpus").join(&target))
+            .arg("--")
+            .args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"])
+            .arg(format!("-max_total_time={}", arguments.seconds));
+        step::run(&format!("fuzz {target} for {} s", arguments.seconds), &mut command)?;
+    }
+    Ok(())
+}
+
+fn all() -> Result<Vec<String>> {
+    let mut targets: Vec<String> = std::fs::read_dir(repository::root().join("fuzz").join("fuzz_targets"))?
+        .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
+        .collect();
+    targets.sort();
+    Ok(targets)
+}
