@@ -1,9 +1,9 @@
 //! A space on disk with its broker running: trust, user-auth material, provisioned streams.
-use std::sync::Arc;
+use crate::broker::NatsServer;
 use cotal_trust::bundle::{BrokerTrust, SpaceAccount};
 use cotal_wire::Space;
 use cotal_workspace::{material::UserAuthMaterial, root::Root};
-use crate::broker::NatsServer;
+use std::sync::Arc;
 
 /// A user-auth space, ready for an auth service.
 pub struct TestSpace {
@@ -25,5 +25,7 @@ pub struct TestSpace {
 
 impl TestSpace {
     /// A fresh space named `name`, pinned to `idp_url`. Streams are NOT provisioned (use `cotal_broker::provision`).
-    pub async fn start(_name: &str, _idp_url: &str) -> Self { todo!() }
+    pub async fn start(_name: &str, _idp_url: &str) -> Self {
+        todo!()
+    }
 }
