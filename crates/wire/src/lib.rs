@@ -14,6 +14,7 @@ pub mod endpoint_token;
 pub mod error;
 pub mod grants;
 pub mod names;
+pub mod rows;
 pub mod time;
 pub mod token;
 pub mod view;

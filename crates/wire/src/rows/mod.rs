@@ -1,0 +1,25 @@
+//! Stored rows: their closed schemas, exact byte forms and pure transitions (contract 02 §3, 07 §2 and §4).
+//!
+//! A row's `parse` takes the key that it was read under and its bytes. Every failure, from bytes that are not JSON to
+//! a row that belongs to another key, is `internal`: trusted state is garbled. `to_bytes` prints the compact JSON
+//! that every writer prints, members in the contract's order, so that a retried create can compare bytes.
+//!
+//! A transition consumes the state that was read and answers the state to write, or the refusal. The write itself,
+//! pinned to the revision that was read, is room `authority`'s.
+
+mod closed;
+mod credential;
+mod gate;
+mod head;
+mod intent;
+mod natkey;
+mod source;
+mod uid;
+
+pub use credential::{CredentialFamily, CredentialKey, CredentialRow, CredentialState};
+pub use gate::{AgentGate, GateOp, GateState, LIFECYCLE_BLOCKED, OpKind};
+pub use head::{HeadState, HeadStep, LifecycleHead};
+pub use intent::{Intent, IntentHeader, RetirementIntent, TakeoverIntent};
+pub use natkey::NatkeyRow;
+pub use source::{BySource, SourceGate, SourceMember};
+pub use uid::UidReservation;
