@@ -1,7 +1,24 @@
-//! The mesh registry of a machine (contract 08 §3).
-use crate::root::Home;
+//! The mesh registry of a machine: which spaces were entered from here, and how (contract 08 §3).
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
+
 use cotal_wire::Space;
 use serde::{Deserialize, Serialize};
+
+use crate::{
+    file,
+    root::{Home, space_of_segment, space_segment},
+};
+
+const MESHES_DIR: &str = "meshes";
+const RECORD_SUFFIX: &str = ".json";
+/// What `up` decided for the broker, kept for the next `up`.
+const BROKER_POLICY: &str = "brokerPolicy";
+const AUTH_TIMEOUT: &str = "authTimeout";
 
 /// How a mesh is entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,30 +89,272 @@ pub struct MeshEntry {
     pub other: serde_json::Map<String, serde_json::Value>,
 }
 
-/// The registry of a home.
+/// The registry of a home: one file per space in `<home>/meshes`.
 pub struct MeshRegistry {
-    _home: Home,
+    home: Home,
+}
+
+impl MeshEntry {
+    /// Whether the record holds together: `userAuth` exactly with mode `user` and without a blank, an absolute root.
+    pub fn check(&self) -> Result<(), &'static str> {
+        match (&self.mode, &self.user_auth) {
+            (MeshMode::User, None) => return Err("mode \"user\" without userAuth"),
+            (MeshMode::Auth | MeshMode::Open, Some(_)) => return Err("userAuth without mode \"user\""),
+            (MeshMode::User, Some(user)) => {
+                let members = [&user.provider, &user.idp.url, &user.idp.issuer, &user.idp.audience];
+                if members.iter().any(|member| member.is_empty()) {
+                    return Err("an empty member of userAuth");
+                }
+            }
+            (MeshMode::Auth | MeshMode::Open, None) => {}
+        }
+        if self.server.is_empty() {
+            return Err("an empty server");
+        }
+        if !Path::new(&self.root).is_absolute() {
+            return Err("a root that is not absolute");
+        }
+        Ok(())
+    }
+
+    /// What the broker of this mesh was last told (`brokerPolicy.authTimeout`), in seconds.
+    pub fn auth_timeout_secs(&self) -> Option<u64> {
+        self.other.get(BROKER_POLICY)?.get(AUTH_TIMEOUT)?.as_u64()
+    }
+
+    /// Records the authorization timeout of this mesh's broker; `None` leaves the broker's default.
+    pub fn set_auth_timeout_secs(&mut self, seconds: Option<u64>) {
+        match seconds {
+            Some(seconds) => {
+                let policy = serde_json::json!({ AUTH_TIMEOUT: seconds });
+                self.other.insert(BROKER_POLICY.to_owned(), policy);
+            }
+            None => {
+                self.other.remove(BROKER_POLICY);
+            }
+        }
+    }
 }
 
 impl MeshRegistry {
     /// The registry of a home.
     pub fn new(home: Home) -> Self {
-        Self { _home: home }
+        Self { home }
     }
-    /// Every readable record.
-    pub fn list(&self) -> std::io::Result<Vec<MeshEntry>> {
-        todo!()
+
+    /// Every readable record, by space; a file that does not read is skipped.
+    pub fn list(&self) -> io::Result<Vec<MeshEntry>> {
+        let mut found: BTreeMap<Space, (bool, MeshEntry)> = BTreeMap::new();
+        for (path, entry) in self.files()? {
+            let canonical = path == self.path(&entry.space);
+            match found.get(&entry.space) {
+                Some((true, _)) => {}
+                Some((false, _)) if !canonical => {}
+                _ => {
+                    found.insert(entry.space.clone(), (canonical, entry));
+                }
+            }
+        }
+        Ok(found.into_values().map(|(_, entry)| entry).collect())
     }
-    /// The record of a space.
-    pub fn get(&self, _space: &Space) -> std::io::Result<Option<MeshEntry>> {
-        todo!()
+
+    /// The record of a space; its canonical file beats a legacy one.
+    pub fn get(&self, space: &Space) -> io::Result<Option<MeshEntry>> {
+        Ok(self.list()?.into_iter().find(|entry| entry.space == *space))
     }
+
     /// Writes a record, sweeping legacy files of the space.
-    pub fn put(&self, _entry: &MeshEntry) -> std::io::Result<()> {
-        todo!()
+    pub fn put(&self, entry: &MeshEntry) -> io::Result<()> {
+        entry.check().map_err(|what| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("a mesh record of {:?} has {what}", entry.space.as_str()),
+            )
+        })?;
+        file::ensure_private_dir(self.home.path())?;
+        file::ensure_private_dir(&self.dir())?;
+        let text = serde_json::to_string_pretty(entry)?;
+        file::write_atomic(&self.path(&entry.space), text.as_bytes())?;
+        self.sweep(&entry.space)?;
+        Ok(())
     }
-    /// Removes a record.
-    pub fn remove(&self, _space: &Space) -> std::io::Result<bool> {
-        todo!()
+
+    /// Removes a record, and every legacy file of the space.
+    pub fn remove(&self, space: &Space) -> io::Result<bool> {
+        let removed = file::remove_if_present(&self.path(space))?;
+        Ok(self.sweep(space)? || removed)
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.home.path().join(MESHES_DIR)
+    }
+
+    fn path(&self, space: &Space) -> PathBuf {
+        self.dir().join(format!("{}{RECORD_SUFFIX}", space_segment(space)))
+    }
+
+    /// Removes the files that name a space and are not its canonical one.
+    fn sweep(&self, space: &Space) -> io::Result<bool> {
+        let canonical = self.path(space);
+        let mut swept = false;
+        for (path, entry) in self.files()? {
+            if entry.space == *space && path != canonical {
+                swept |= file::remove_if_present(&path)?;
+            }
+        }
+        Ok(swept)
+    }
+
+    /// Every record that reads, with its file. A canonical file that names another space is nobody's.
+    fn files(&self) -> io::Result<Vec<(PathBuf, MeshEntry)>> {
+        if !file::is_real_dir(&self.dir())? {
+            return Ok(Vec::new());
+        }
+        let mut files = Vec::new();
+        for listed in std::fs::read_dir(self.dir())? {
+            let path = listed?.path();
+            let Some(stem) =
+                path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(RECORD_SUFFIX))
+            else {
+                continue;
+            };
+            let Ok(Some(bytes)) = file::read_regular(&path) else { continue };
+            let Ok(entry) = serde_json::from_slice::<MeshEntry>(&bytes) else { continue };
+            if entry.check().is_err() || space_of_segment(stem).is_some_and(|space| space != entry.space) {
+                continue;
+            }
+            files.push((path, entry));
+        }
+        files.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(files)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn registry() -> (tempfile::TempDir, MeshRegistry) {
+        let tmp = tempfile::tempdir().unwrap();
+        let registry = MeshRegistry::new(Home::at(tmp.path().join("home")));
+        (tmp, registry)
+    }
+
+    fn space(name: &str) -> Space {
+        Space::parse(name).unwrap()
+    }
+
+    fn record(space: &str) -> serde_json::Value {
+        serde_json::json!({
+            "space": space, "server": "nats://127.0.0.1:4222", "root": "/r", "mode": "user",
+            "userAuth": { "provider": "cotal", "idp": { "url": "https://i/a", "issuer": "https://i", "audience": "https://i" } },
+            "origin": "up", "ts": "2026-01-01T00:00:00.000Z", "maxSessions": 4,
+        })
+    }
+
+    fn entry(space: &str) -> MeshEntry {
+        serde_json::from_value(record(space)).unwrap()
+    }
+
+    fn place(registry: &MeshRegistry, name: &str, value: &serde_json::Value) -> PathBuf {
+        std::fs::create_dir_all(registry.dir()).unwrap();
+        let path = registry.dir().join(name);
+        std::fs::write(&path, value.to_string()).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_record_is_written_0600_in_0700_directories_and_read_back_with_what_this_version_does_not_know() {
+        let (_tmp, registry) = registry();
+        registry.put(&entry("main")).unwrap();
+        let path = registry.dir().join("space.6d61696e.json");
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&registry.dir()), mode(registry.home.path())), (0o600, 0o700, 0o700));
+        let read = registry.get(&space("main")).unwrap().unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), record("main"));
+        assert!(registry.get(&space("other")).unwrap().is_none());
+    }
+
+    #[test]
+    fn the_brokers_policy_is_kept_in_the_record() {
+        let mut entry = entry("main");
+        assert_eq!(entry.auth_timeout_secs(), None);
+        entry.set_auth_timeout_secs(Some(10));
+        assert_eq!(
+            serde_json::to_value(&entry).unwrap()["brokerPolicy"],
+            serde_json::json!({ "authTimeout": 10 })
+        );
+        assert_eq!(entry.auth_timeout_secs(), Some(10));
+        entry.set_auth_timeout_secs(None);
+        assert_eq!(entry.auth_timeout_secs(), None);
+    }
+
+    #[test]
+    fn a_canonical_file_beats_a_legacy_one_and_a_write_sweeps_the_legacy_one() {
+        let (_tmp, registry) = registry();
+        let mut older = record("my space");
+        older["server"] = "nats://old:4222".into();
+        let legacy = place(&registry, "my%20space.json", &older);
+        assert_eq!(registry.get(&space("my space")).unwrap().unwrap().server, "nats://old:4222");
+        place(&registry, "space.6d79207370616365.json", &record("my space"));
+        assert_eq!(registry.list().unwrap().len(), 1);
+        assert_eq!(registry.get(&space("my space")).unwrap().unwrap().server, "nats://127.0.0.1:4222");
+        registry.put(&entry("my space")).unwrap();
+        assert!(!legacy.exists());
+    }
+
+    #[test]
+    fn remove_takes_every_file_of_the_space_and_only_those() {
+        let (_tmp, registry) = registry();
+        assert!(!registry.remove(&space("main")).unwrap());
+        registry.put(&entry("main")).unwrap();
+        let legacy = place(&registry, "main.json", &record("main"));
+        let other = place(&registry, "other.json", &record("other"));
+        assert!(registry.remove(&space("main")).unwrap());
+        assert!(!legacy.exists() && other.exists());
+        assert!(registry.get(&space("main")).unwrap().is_none());
+    }
+
+    #[test]
+    fn files_that_do_not_read_are_skipped() {
+        let (_tmp, registry) = registry();
+        registry.put(&entry("main")).unwrap();
+        let mut no_user_auth = record("a");
+        no_user_auth["userAuth"] = serde_json::Value::Null;
+        let mut static_with_user_auth = record("b");
+        static_with_user_auth["mode"] = "auth".into();
+        let mut blank_issuer = record("c");
+        blank_issuer["userAuth"]["idp"]["issuer"] = "".into();
+        let mut unknown_mode = record("d");
+        unknown_mode["mode"] = "closed".into();
+        let mut relative = record("e");
+        relative["root"] = "r".into();
+        for (name, value) in [
+            ("a.json", no_user_auth),
+            ("b.json", static_with_user_auth),
+            ("c.json", blank_issuer),
+            ("d.json", unknown_mode),
+            ("e.json", relative),
+            ("f.json", serde_json::json!([])),
+            // A canonical name that belongs to another space.
+            ("space.66.json", record("g")),
+            ("h.txt", record("h")),
+        ] {
+            place(&registry, name, &value);
+        }
+        std::os::unix::fs::symlink(registry.dir().join("h.txt"), registry.dir().join("i.json")).unwrap();
+        let spaces: Vec<_> = registry.list().unwrap().into_iter().map(|e| e.space).collect();
+        assert_eq!(spaces, [space("main")]);
+    }
+
+    #[test]
+    fn a_record_that_would_not_read_is_not_written() {
+        let (_tmp, registry) = registry();
+        let mut entry = entry("main");
+        entry.mode = MeshMode::Open;
+        assert!(registry.put(&entry).is_err());
+        assert!(registry.list().unwrap().is_empty());
     }
 }
