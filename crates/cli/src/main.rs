@@ -1,2 +1,5 @@
 //! The `cotal` command.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    cotal::main(std::env::args_os().collect())
+}

@@ -1,0 +1,192 @@
+//! The command line: every command, its help and how a line that does not parse is told.
+
+use std::ffi::OsString;
+
+use clap::{
+    Parser, Subcommand,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+
+use crate::{
+    actor::ActorArgs,
+    agent_bearer::AgentBearerArgs,
+    auth_service::AuthServiceArgs,
+    completions::CompletionsArgs,
+    detach::DetachArgs,
+    dev_idp::DevIdpArgs,
+    down::DownArgs,
+    login::{LoginArgs, LogoutArgs},
+    status::StatusArgs,
+    up::UpArgs,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  cotal up --user-auth --dev-idp             a space on this machine, with a development IdP
+  cotal login --idp <auth base URL>          sign in
+  cotal actor grant cli --sub <subject> --full
+  cotal status
+  cotal down
+
+Exit codes: 0 done, 1 refused or failed, 2 rate limited (try again later).";
+
+/// Run and operate the auth service of a Cotal space.
+#[derive(Debug, Parser)]
+#[command(name = "cotal", version, after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Every command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Bring up a space: broker, streams, auth service.
+    Up(UpArgs),
+    /// Stop what `up` started.
+    Down(DownArgs),
+    /// Show what runs, who is logged in and what is granted.
+    Status(StatusArgs),
+    /// Run the auth service of a space in the foreground.
+    AuthService(AuthServiceArgs),
+    /// Sign in at an identity provider.
+    Login(LoginArgs),
+    /// Sign out and forget the session.
+    Logout(LogoutArgs),
+    /// Grant, revoke and list actors.
+    Actor(ActorArgs),
+    /// Print a fresh bearer for a managed agent (for machines).
+    AgentBearer(AgentBearerArgs),
+    /// Run the development identity provider in the foreground. Not for production.
+    DevIdp(DevIdpArgs),
+    /// Print a completion script for a shell.
+    Completions(CompletionsArgs),
+    /// Start a program in a session of its own. For `up`.
+    #[command(hide = true)]
+    Detach(DetachArgs),
+}
+
+/// The flag of every reporting command.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub struct Output {
+    /// Print one JSON document on stdout, errors included.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A line that runs nothing.
+#[derive(Debug)]
+pub enum NotRun {
+    /// Help or the version was asked for.
+    Shown(String),
+    /// A usage error.
+    Usage(String),
+}
+
+impl Command {
+    /// Whether JSON was asked for.
+    pub fn json(&self) -> bool {
+        match self {
+            Self::Up(args) => args.output.json,
+            Self::Down(args) => args.output.json,
+            Self::Status(args) => args.output.json,
+            Self::Login(args) => args.output.json,
+            Self::Logout(args) => args.output.json,
+            Self::Actor(args) => args.output().json,
+            Self::AuthService(_)
+            | Self::AgentBearer(_)
+            | Self::DevIdp(_)
+            | Self::Completions(_)
+            | Self::Detach(_) => false,
+        }
+    }
+}
+
+/// Reads a command line, program name first.
+pub fn parse(arguments: Vec<OsString>) -> Result<Command, NotRun> {
+    match Cli::try_parse_from(arguments) {
+        Ok(cli) => Ok(cli.command),
+        Err(error) => Err(match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => NotRun::Shown(error.render().to_string()),
+            _ => NotRun::Usage(repeated(&error).unwrap_or_else(|| usage(&error))),
+        }),
+    }
+}
+
+/// The sentence for a flag that is given twice (contract 08 §3.1, release 0.59.0).
+fn repeated(error: &clap::Error) -> Option<String> {
+    if error.kind() != ErrorKind::ArgumentConflict {
+        return None;
+    }
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    let prior = match error.get(ContextKind::PriorArg)? {
+        ContextValue::String(prior) => prior,
+        ContextValue::Strings(priors) => priors.first()?,
+        _ => return None,
+    };
+    let flag = argument.split_whitespace().next()?;
+    (argument == prior).then(|| format!("Option '{flag}' cannot be repeated"))
+}
+
+fn usage(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    text.strip_prefix("error: ").unwrap_or(&text).trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn line(words: &str) -> Result<Command, NotRun> {
+        parse(words.split(' ').map(OsString::from).collect())
+    }
+
+    fn usage_of(words: &str) -> String {
+        match line(words) {
+            Err(NotRun::Usage(text)) => text,
+            other => panic!("{words}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_help_with_an_example() {
+        for command in Cli::command().get_subcommands().filter(|c| !c.is_hide_set()) {
+            let Err(NotRun::Shown(help)) = line(&format!("cotal {} --help", command.get_name())) else {
+                panic!("{} has no help", command.get_name());
+            };
+            assert!(help.contains("Example"), "{} shows no example", command.get_name());
+        }
+    }
+
+    #[test]
+    fn a_flag_given_twice_is_a_usage_error() {
+        for (words, flag) in [
+            ("cotal up --user-auth --space a --space b", "--space"),
+            ("cotal up --user-auth --user-auth", "--user-auth"),
+            ("cotal status --json --json", "--json"),
+            ("cotal login --idp https://a --idp https://b", "--idp"),
+            ("cotal actor list --space a --space b", "--space"),
+        ] {
+            assert_eq!(usage_of(words), format!("Option '{flag}' cannot be repeated"), "{words}");
+        }
+    }
+
+    #[test]
+    fn two_identity_providers_are_a_usage_error_of_another_kind() {
+        assert!(usage_of("cotal up --user-auth --idp https://a --dev-idp").contains("cannot be used with"));
+    }
+
+    #[test]
+    fn an_unknown_command_or_flag_is_a_usage_error() {
+        assert!(usage_of("cotal whoami").contains("whoami"));
+        assert!(usage_of("cotal status --colour").contains("--colour"));
+    }
+}

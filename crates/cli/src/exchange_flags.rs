@@ -1,0 +1,111 @@
+//! The flags of the public face, taken by `up` and handed on to `auth-service` (contract 04 §13, 05 §14).
+
+/// The public face, all off unless the port is named.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
+pub struct ExchangeFlags {
+    /// Also serve the public face on 127.0.0.1 at this port, behind a reverse proxy.
+    #[arg(long, value_name = "PORT")]
+    pub exchange_public_port: Option<u16>,
+    /// The public https URL that the proxy answers.
+    #[arg(long, value_name = "URL")]
+    pub exchange_public_url: Option<String>,
+    /// Attribute peers by the last X-Forwarded-For hop.
+    #[arg(long)]
+    pub exchange_trusted_proxy: bool,
+    /// The broker URL that the public face advertises.
+    #[arg(long, value_name = "URL")]
+    pub advertised_server: Option<String>,
+    /// The agent provisioning URL that the public face advertises.
+    #[arg(long, value_name = "URL")]
+    pub agent_provisioning_url: Option<String>,
+}
+
+impl ExchangeFlags {
+    /// Every flag but the port needs the port (contract 05 §14). The values are the service's to check.
+    pub fn check(&self) -> Result<(), String> {
+        if self.exchange_public_port.is_some() {
+            return Ok(());
+        }
+        let named = [
+            ("--exchange-public-url", self.exchange_public_url.is_some()),
+            ("--exchange-trusted-proxy", self.exchange_trusted_proxy),
+            ("--advertised-server", self.advertised_server.is_some()),
+            ("--agent-provisioning-url", self.agent_provisioning_url.is_some()),
+        ];
+        match named.iter().find(|(_, given)| *given) {
+            Some((flag, _)) => Err(format!("{flag} needs --exchange-public-port")),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether any of them was given.
+    pub fn any(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// The same flags as arguments.
+    pub fn to_arguments(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        let mut pair = |flag: &str, value: Option<String>| {
+            arguments.extend(value.map(|value| [flag.to_owned(), value]).into_iter().flatten());
+        };
+        pair("--exchange-public-port", self.exchange_public_port.map(|port| port.to_string()));
+        pair("--exchange-public-url", self.exchange_public_url.clone());
+        pair("--advertised-server", self.advertised_server.clone());
+        pair("--agent-provisioning-url", self.agent_provisioning_url.clone());
+        if self.exchange_trusted_proxy {
+            arguments.push("--exchange-trusted-proxy".to_owned());
+        }
+        arguments
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: ExchangeFlags,
+    }
+
+    fn read(words: &[&str]) -> ExchangeFlags {
+        Line::try_parse_from(std::iter::once(&"x").chain(words)).unwrap().flags
+    }
+
+    #[test]
+    fn every_flag_but_the_port_needs_the_port() {
+        for words in [
+            &["--exchange-public-url", "https://a"][..],
+            &["--exchange-trusted-proxy"],
+            &["--advertised-server", "tls://b:4222"],
+            &["--agent-provisioning-url", "https://c"],
+        ] {
+            assert_eq!(read(words).check(), Err(format!("{} needs --exchange-public-port", words[0])));
+            let with_port: Vec<_> = words.iter().copied().chain(["--exchange-public-port", "8443"]).collect();
+            assert_eq!(read(&with_port).check(), Ok(()));
+        }
+        assert_eq!(read(&[]).check(), Ok(()));
+    }
+
+    #[test]
+    fn flags_handed_on_read_as_they_were_given() {
+        let flags = read(&[
+            "--exchange-public-port",
+            "0",
+            "--exchange-public-url",
+            "https://a/x",
+            "--exchange-trusted-proxy",
+            "--advertised-server",
+            "tls://b:4222",
+            "--agent-provisioning-url",
+            "https://c",
+        ]);
+        let arguments = flags.to_arguments();
+        assert_eq!(read(&arguments.iter().map(String::as_str).collect::<Vec<_>>()), flags);
+        assert!(flags.any() && !ExchangeFlags::default().any());
+    }
+}

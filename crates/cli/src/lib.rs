@@ -1,0 +1,85 @@
+//! The `cotal` command: arguments in, text or JSON out, no logic of the contract.
+//!
+//! A file is one command. Each has the arguments that it takes and one `run`, which gets the machine through a
+//! [`context::Context`] and answers a [`outcome::CliError`] that [`outcome`] alone prints.
+
+use std::{ffi::OsString, process::ExitCode};
+
+pub mod actor;
+pub mod agent_bearer;
+pub mod auth_service;
+pub mod cli;
+pub mod completions;
+pub mod context;
+pub mod daemon;
+pub mod detach;
+pub mod dev_idp;
+pub mod down;
+pub mod exchange_flags;
+pub mod login;
+pub mod nats_server;
+pub mod outcome;
+pub mod status;
+pub mod up;
+
+use cli::Command;
+use context::Context;
+use outcome::CliError;
+
+/// The whole process: parses, runs one command, prints its outcome, answers the exit code.
+pub fn main(arguments: Vec<OsString>) -> ExitCode {
+    let asked_json = arguments.iter().any(|argument| argument == "--json");
+    let command = match cli::parse(arguments) {
+        Ok(command) => command,
+        Err(cli::NotRun::Shown(text)) => return outcome::shown(&text),
+        Err(cli::NotRun::Usage(text)) => return outcome::failed(&CliError::Usage(text), asked_json),
+    };
+    // These two need no machine: neither may fail because a home or a runtime is missing.
+    let command = match command {
+        Command::Completions(args) => return outcome::finish(completions::run(&args), false),
+        Command::Detach(args) => return outcome::finish(detach::run(&args), false),
+        other => other,
+    };
+    let json = command.json();
+    outcome::finish(in_runtime(command), json)
+}
+
+fn in_runtime(command: Command) -> Result<(), CliError> {
+    start_log(matches!(command, Command::AuthService(_)));
+    let ctx = Context::of_process(command.json())?;
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| CliError::Failed(format!("the runtime cannot start: {e}")))?
+        .block_on(run(command, &ctx))
+}
+
+/// Runs one command.
+pub async fn run(command: Command, ctx: &Context) -> Result<(), CliError> {
+    match command {
+        Command::Up(args) => up::run(args, ctx).await,
+        Command::Down(args) => down::run(args, ctx).await,
+        Command::Status(args) => status::run(args, ctx).await,
+        Command::AuthService(args) => auth_service::run(args, ctx).await,
+        Command::Login(args) => login::run(args, ctx).await,
+        Command::Logout(args) => login::logout(args, ctx).await,
+        Command::Actor(args) => actor::run(args, ctx).await,
+        Command::AgentBearer(args) => agent_bearer::run(args, ctx).await,
+        Command::DevIdp(args) => dev_idp::run(args, ctx).await,
+        Command::Completions(args) => completions::run(&args),
+        Command::Detach(args) => detach::run(&args),
+    }
+}
+
+/// Log lines go to stderr, a daemon's own at `info`; `COTAL_LOG` chooses otherwise (`debug`, `cotal_auth=trace`).
+fn start_log(daemon: bool) {
+    let default = if daemon { "info" } else { "warn" };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("COTAL_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    // A second subscriber (a test's) stays.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .try_init();
+}
