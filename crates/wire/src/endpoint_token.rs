@@ -103,6 +103,13 @@ impl EndpointToken {
     }
 }
 
+impl Generation {
+    /// The first 16 bytes of a SHA-256 digest, in hex: how a user connection's accepted token is made.
+    pub fn of_digest(digest: &[u8; 32]) -> Self {
+        Self(hex::encode(&digest[..16]).into())
+    }
+}
+
 /// An epoch as a subject carries it: decimal, no leading zero, at most 2^53 - 1.
 pub fn parse_epoch(s: &str) -> Option<u64> {
     let canonical =

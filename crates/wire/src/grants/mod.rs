@@ -1,4 +1,20 @@
 //! Permission templates: what each profile may publish and subscribe to (contract 01 §6).
+//!
+//! A template is a list of exact rows, in the contract's order, and names all that its holder may do: the broker
+//! denies everything else. Profiles of people and agents are built by [`permissions`] from a [`Profile`] that carries
+//! its pins; connections that the service opens for itself are built by [`infra`].
+
+mod agent;
+mod endpoint_rows;
+pub mod infra;
+mod maintenance;
+mod narrow;
+mod profile;
+mod read_views;
+mod rows;
+
+pub use endpoint_rows::{Capabilities, InstrumentTier, Issued};
+pub use profile::{AgentGrants, ConnectPrincipal, GrantError, Profile, permissions};
 
 /// The allow and deny lists of one direction. An empty list is left out of the JWT: the broker reads an empty
 /// `allow` as unrestricted (contract 01 §3.2), so [`Permissions`] that name nothing must say so with a deny.
@@ -17,4 +33,14 @@ pub struct Permissions {
     pub publish: Rules,
     /// The subscribe direction.
     pub subscribe: Rules,
+}
+
+impl Permissions {
+    /// Allow lists alone.
+    fn allowing(publish: Vec<String>, subscribe: Vec<String>) -> Self {
+        Self {
+            publish: Rules { allow: publish, deny: Vec::new() },
+            subscribe: Rules { allow: subscribe, deny: Vec::new() },
+        }
+    }
 }

@@ -1,0 +1,346 @@
+//! Every permission template against a golden file, and what must hold of all of them (contract 01 §6).
+//!
+//! `COTAL_BLESS=1` rewrites the golden files; read each changed line against the chapter before committing it.
+
+use std::{fs, path::PathBuf};
+
+use cotal_wire::{
+    Actor, ChannelPattern, ConnId, DerivedOwner, Generation, InstanceId, LifecycleUid, Permissions,
+    Principal, Role, Rules, SessionEndpoint, SessionId, Sha256Hex, SpaceToken, View,
+    claims::{Act, SessionClaim, TransferWriterClaim},
+    grants::{
+        AgentGrants, Capabilities, ConnectPrincipal, GrantError, InstrumentTier, Issued, Profile, infra,
+        permissions,
+    },
+    subject_matches,
+    time::UnixSecs,
+};
+
+fn space() -> SpaceToken {
+    SpaceToken::parse("main").unwrap()
+}
+
+fn conn() -> ConnId {
+    ConnId::parse("ibx0123456789").unwrap()
+}
+
+fn owner() -> DerivedOwner {
+    DerivedOwner::parse("u_aaaaaaaaaaaaaaaaaaaaaaaaaa").unwrap()
+}
+
+fn who() -> ConnectPrincipal {
+    ConnectPrincipal {
+        principal: Principal::new(owner(), Actor::parse("alice").unwrap()),
+        conn_id: conn(),
+        lifecycle_uid: Some(LifecycleUid::parse("uuuuuuuuuuuuuuuuuuuuuuuuuu").unwrap()),
+    }
+}
+
+fn instance() -> InstanceId {
+    InstanceId::parse("iiiiiiiiiiiiiiiiiiiiiiiiii").unwrap()
+}
+
+fn issued() -> Issued {
+    Issued::for_connection(Generation::parse("0123456789abcdef0123456789abcdef").unwrap(), &conn())
+}
+
+fn patterns(list: &[&str]) -> Vec<ChannelPattern> {
+    ChannelPattern::parse_all(list).unwrap()
+}
+
+fn agent(capabilities: Capabilities) -> AgentGrants {
+    AgentGrants {
+        allow_subscribe: patterns(&["general", "team.>"]),
+        allow_publish: patterns(&["general"]),
+        capabilities,
+        ..AgentGrants::default()
+    }
+}
+
+fn caps(spawn: bool, run: bool, admin: bool) -> Capabilities {
+    Capabilities { spawn, run, admin }
+}
+
+fn profiles() -> Vec<(&'static str, Profile)> {
+    let manager =
+        |capabilities, issued| Profile::ManagerCaller { instance: instance(), capabilities, issued };
+    let role = Some(Role::parse("reviewer").unwrap());
+    vec![
+        ("agent-bare", Profile::Agent(AgentGrants::default())),
+        ("agent", Profile::Agent(agent(Capabilities::default()))),
+        ("agent-role", Profile::Agent(AgentGrants { role, ..agent(Capabilities::default()) })),
+        ("agent-spawn", Profile::Agent(agent(caps(true, false, false)))),
+        ("agent-run", Profile::Agent(agent(caps(false, true, false)))),
+        ("agent-admin", Profile::Agent(agent(caps(false, false, true)))),
+        ("agent-all", Profile::Agent(agent(caps(true, true, true)))),
+        (
+            "agent-issued",
+            Profile::Agent(AgentGrants { issued: Some(issued()), ..agent(caps(true, false, false)) }),
+        ),
+        ("observer", Profile::Observer),
+        ("admin", Profile::Admin),
+        ("probe", Profile::Probe),
+        ("purger", Profile::Purger),
+        ("channel-writer", Profile::ChannelWriter),
+        ("channel-purger", Profile::ChannelPurger),
+        ("operator", Profile::Operator),
+        (
+            "control-caller-privileged",
+            Profile::ControlCaller { tier: InstrumentTier::Privileged, issued: None },
+        ),
+        ("control-caller-admin", Profile::ControlCaller { tier: InstrumentTier::Admin, issued: None }),
+        ("deployer-view", Profile::Deployer { tier: InstrumentTier::Privileged, issued: None }),
+        ("deployer-static", Profile::Deployer { tier: InstrumentTier::Admin, issued: None }),
+        ("teardown", Profile::Teardown { transfers: vec![instance()] }),
+        (
+            "session-caller",
+            Profile::SessionCaller {
+                endpoint: SessionEndpoint::parse("manager").unwrap(),
+                session: SessionId::parse(&"s".repeat(22)).unwrap(),
+                epoch: 3,
+            },
+        ),
+        (
+            "transfer-writer",
+            Profile::TransferWriter { instance: instance(), hex: Sha256Hex::parse(&"a".repeat(64)).unwrap() },
+        ),
+        ("manager-caller-bare", manager(Capabilities::default(), None)),
+        ("manager-caller-spawn", manager(caps(true, false, false), None)),
+        ("manager-caller-run", manager(caps(false, true, false), None)),
+        ("manager-caller-issued", manager(caps(false, true, false), Some(issued()))),
+    ]
+}
+
+fn templates() -> Vec<(&'static str, Permissions)> {
+    let mut all: Vec<_> = profiles()
+        .into_iter()
+        .map(|(name, profile)| (name, permissions(&space(), &who(), &profile).unwrap()))
+        .collect();
+    all.extend([
+        ("infra-connect-reader", infra::connect_reader(&space(), &conn())),
+        ("infra-authority-writer", infra::authority_writer(&space(), &conn())),
+        ("infra-barrier-executor", infra::barrier_executor(&space(), &conn())),
+        ("infra-ledger-scanner", infra::ledger_scanner(&space(), &conn())),
+        ("infra-records-scanner", infra::records_scanner(&space(), &conn())),
+        ("infra-provisioner", infra::provisioner(&space(), &conn())),
+    ]);
+    all
+}
+
+fn render(permissions: &Permissions) -> String {
+    let direction = |rules: &Rules| {
+        let mut object = serde_json::Map::new();
+        for (name, list) in [("allow", &rules.allow), ("deny", &rules.deny)] {
+            if !list.is_empty() {
+                object.insert(name.to_owned(), list.clone().into());
+            }
+        }
+        object
+    };
+    let value = serde_json::json!({
+        "pub": direction(&permissions.publish),
+        "sub": direction(&permissions.subscribe),
+    });
+    serde_json::to_string_pretty(&value).unwrap() + "\n"
+}
+
+#[test]
+fn every_template_is_its_golden_file() {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let bless = std::env::var_os("COTAL_BLESS").is_some();
+    for (name, permissions) in templates() {
+        let path = dir.join(format!("{name}.json"));
+        let rendered = render(&permissions);
+        if bless {
+            fs::write(&path, &rendered).unwrap();
+        }
+        let golden = fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(rendered, golden, "{name}: regenerate with COTAL_BLESS=1, then read the difference");
+    }
+    let files = fs::read_dir(&dir).unwrap().count();
+    assert_eq!(files, templates().len(), "a golden file without a template");
+}
+
+#[test]
+fn no_direction_is_left_unrestricted() {
+    for (name, permissions) in templates() {
+        for rules in [&permissions.publish, &permissions.subscribe] {
+            assert!(!rules.allow.is_empty() || rules.deny == [">"], "{name}");
+        }
+    }
+}
+
+#[test]
+fn only_the_agent_and_the_probe_carry_denies() {
+    for (name, permissions) in templates() {
+        let denies = permissions.publish.deny.len();
+        let want = match name {
+            "probe" => 1,
+            name if name.starts_with("agent") => 9,
+            _ => 0,
+        };
+        assert_eq!((denies, permissions.subscribe.deny.len()), (want, 0), "{name}");
+    }
+}
+
+#[test]
+fn no_template_repeats_a_row_or_names_a_space_wide_wildcard() {
+    for (name, permissions) in templates() {
+        for rules in [&permissions.publish, &permissions.subscribe] {
+            let mut rows = rules.allow.clone();
+            rows.sort();
+            rows.dedup();
+            assert_eq!(rows.len(), rules.allow.len(), "{name}");
+            for row in &rules.allow {
+                let broad = [">", "*", "$JS.>", "$JS.API.>", "$KV.>", "cotal.main.>", "_INBOX.>", "$SYS.>"];
+                assert!(!broad.contains(&row.as_str()), "{name}: {row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn everyone_hears_its_own_inbox_and_nobody_elses() {
+    for (name, permissions) in templates() {
+        let hears =
+            |subject: &str| permissions.subscribe.allow.iter().any(|row| subject_matches(row, subject));
+        assert!(hears("_INBOX_ibx0123456789.x"), "{name}");
+        assert!(!hears("_INBOX_other0123456.x") && !hears("_INBOX.x"), "{name}");
+    }
+}
+
+#[test]
+fn only_the_writer_and_the_barrier_write_authority_rows() {
+    let subjects = [
+        "$KV.cotal_auth_main.gate.uuuuuuuuuuuuuuuuuuuuuuuuuu",
+        "$KV.cotal_auth_main.natkey.U",
+        "$KV.cotal_auth_main.plane",
+        "$KV.cotal_records_main.lifecycle.o.a",
+    ];
+    for (name, permissions) in templates() {
+        let writes: Vec<bool> = subjects
+            .iter()
+            .map(|subject| permissions.publish.allow.iter().any(|row| subject_matches(row, subject)))
+            .collect();
+        let want = match name {
+            "infra-authority-writer" => [true, true, false, true],
+            "infra-barrier-executor" => [true, false, true, true],
+            _ => [false; 4],
+        };
+        assert_eq!(writes, want, "{name}");
+    }
+}
+
+#[test]
+fn an_agent_reads_and_writes_its_own_lists_and_nothing_else() {
+    let (_, permissions) = templates().into_iter().find(|(name, _)| *name == "agent").unwrap();
+    let may = |rules: &Rules, subject: &str| rules.allow.iter().any(|row| subject_matches(row, subject));
+    let own = who().principal.key();
+    assert!(may(&permissions.publish, &format!("cotal.main.chat.{own}.general")));
+    assert!(!may(&permissions.publish, &format!("cotal.main.chat.{own}.team.x")));
+    assert!(!may(&permissions.publish, "cotal.main.chat.local.mallory.general"), "no other sender");
+    assert!(may(&permissions.subscribe, "cotal.main.chat.local.bob.team.x"));
+    assert!(!may(&permissions.subscribe, "cotal.main.chat.local.bob.secret"));
+    for stream in ["DM_main", "TASK_main", "DLV_main"] {
+        for subject in [
+            format!("$JS.API.CONSUMER.CREATE.{stream}"),
+            format!("$JS.API.CONSUMER.CREATE.{stream}.x.y"),
+            format!("$JS.API.CONSUMER.DURABLE.CREATE.{stream}.x"),
+        ] {
+            assert!(permissions.publish.deny.iter().any(|row| subject_matches(row, &subject)), "{subject}");
+        }
+    }
+}
+
+#[test]
+fn an_issued_caller_holds_only_rows_of_the_versioned_rail() {
+    for (name, permissions) in templates() {
+        let rows = permissions.publish.allow.iter().chain(&permissions.subscribe.allow);
+        let (mut legacy, mut versioned) = (0, 0);
+        for row in rows {
+            versioned += usize::from(row.starts_with("cotal.main.ep.v1."));
+            legacy += usize::from(row.starts_with("cotal.main.ep.") && !row.starts_with("cotal.main.ep.v1."));
+        }
+        if name.ends_with("-issued") {
+            assert!(versioned > 0 && legacy == 0, "{name}");
+        } else {
+            assert_eq!(versioned, 0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_manager_caller_has_no_class_scatter_or_messaging_row() {
+    for (name, permissions) in templates() {
+        if name.starts_with("manager-caller") {
+            for row in &permissions.publish.allow {
+                assert!(
+                    row.contains(".inst.manager.") || row.starts_with("$JS.API.DIRECT.GET."),
+                    "{name}: {row}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lifecycle_keyed_profile_refuses_without_a_lifecycle() {
+    let nobody = ConnectPrincipal { lifecycle_uid: None, ..who() };
+    for (name, profile) in profiles() {
+        let keyed = ["agent", "control-caller", "deployer", "teardown", "manager-caller"];
+        let refused = permissions(&space(), &nobody, &profile).is_err();
+        assert_eq!(refused, keyed.iter().any(|prefix| name.starts_with(prefix)), "{name}");
+    }
+}
+
+#[test]
+fn a_channel_outside_the_policy_check_builds_no_agent() {
+    for bad in ["", "a..b", "a.>.b", "a b"] {
+        assert!(AgentGrants::of_row(&[bad], &[], None, &[]).is_err(), "{bad:?}");
+        assert!(AgentGrants::of_row(&[], &[bad], None, &[]).is_err(), "{bad:?}");
+    }
+    assert!(AgentGrants::of_row(&["a"], &[], Some("no role"), &[]).is_err());
+    assert!(
+        AgentGrants::of_row(&["a"], &["b.*"], Some("role"), &["spawn", "role:role"])
+            .unwrap()
+            .capabilities
+            .spawn
+    );
+}
+
+#[test]
+fn a_view_is_its_profile_and_carries_its_own_pins() {
+    let act = Act {
+        owner: owner(),
+        actor: Actor::parse("alice").unwrap(),
+        scope: Some(vec!["spawn".to_owned()]),
+        parent: None,
+        lifecycle_uid: who().lifecycle_uid,
+        credential_id: None,
+        view: None,
+        manager_instance_id: Some(instance()),
+        session: Some(SessionClaim {
+            endpoint: SessionEndpoint::parse("manager").unwrap(),
+            session_id: SessionId::parse(&"s".repeat(22)).unwrap(),
+            epoch: 1,
+            exp: UnixSecs(1),
+        }),
+        transfer_writer: Some(TransferWriterClaim {
+            instance_id: instance(),
+            hex: Sha256Hex::parse(&"a".repeat(64)).unwrap(),
+        }),
+    };
+    for view in View::ALL {
+        match Profile::of_view(view, &act) {
+            Ok(profile) => assert_eq!(profile.name(), view.as_str()),
+            Err(GrantError::NotAConnectProfile(name, _)) => {
+                assert!(["manager-service", "service-endpoint"].contains(&name));
+            }
+            Err(other) => unreachable!("{view}: {other}"),
+        }
+    }
+    let bare = Act { manager_instance_id: None, session: None, transfer_writer: None, ..act };
+    for view in [View::ManagerCaller, View::SessionCaller, View::TransferWriter] {
+        assert_eq!(Profile::of_view(view, &bare), Err(GrantError::NoPin(view.as_str())));
+    }
+}
