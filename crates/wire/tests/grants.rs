@@ -2,6 +2,8 @@
 //!
 //! `COTAL_BLESS=1` rewrites the golden files; read each changed line against the chapter before committing it.
 
+#![allow(clippy::unwrap_used, reason = "a test's own constants")]
+
 use std::{fs, path::PathBuf};
 
 use cotal_wire::{
