@@ -1,6 +1,18 @@
 //! One connect: open, verify, limit, authorize, permit, record, sign, seal (contract 04 §8-9).
+//!
+//! The broker asks this room about every connect to a user-auth space. [`intake`] drops what the broker did not send,
+//! [`admission`] decides who starts, waits or is shed, [`limits`] charges the actor or the host, [`permit`] turns the
+//! bearer and the actor's current row into permissions, and [`service`] drives one request through all of it, once,
+//! before its deadline. The ledger and the stores decide; this room keeps nothing but its rate limits.
 
+pub mod admission;
+mod connect;
+pub mod denial;
+pub mod intake;
 pub mod limits;
+pub mod line;
+pub mod permit;
+pub mod progress;
 pub mod service;
 
 pub use limits::{ConnectLimits, LimitedBucket, Limiter};

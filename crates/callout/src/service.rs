@@ -1,11 +1,33 @@
-//! The callout's queue, deadline and one-pass request handling.
-use crate::limits::Limiter;
-use cotal_authority::{ConnectReader, IssuanceLog};
-use cotal_broker::Connection;
-use cotal_ledger::Ledger;
-use cotal_trust::{bundle::DataAccount, callout_account::CalloutAuth, issuer::IssuerKeySet};
-use cotal_wire::{Clock, Entropy, EpError, Space};
+//! The callout's intake: one dispatcher owns the queue, every request in progress is a task of its own.
+
 use std::{sync::Arc, time::Duration};
+
+use cotal_authority::{ConnectReader, IssuanceLog};
+use cotal_broker::{Connection, Message, Subscription};
+use cotal_ledger::Ledger;
+use cotal_trust::{bundle::DataAccount, callout_account::CalloutAuth, issuer::IssuerKeySet, jwt};
+use cotal_wire::{Clock, Entropy, EpError, Space};
+use futures::FutureExt as _;
+use tokio::{
+    sync::Mutex,
+    task::{JoinError, JoinHandle, JoinSet, unconstrained},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::{
+    admission::{ANSWER_MARGIN, Admission, Offer, Waiting},
+    connect::{Lane, Unserved},
+    limits::Limiter,
+};
+
+/// Where nats-server asks (contract 04 §8.2).
+pub const AUTH_SUBJECT: &str = "$SYS.REQ.USER.AUTH";
+/// The queue group that callouts of one space share (contract 04 §8.2).
+pub const QUEUE_GROUP: &str = "cotal-auth-callout";
+
+/// Most denials without a slot that are being signed at once; intake waits for the rest.
+const MAX_REFUSING: usize = 256;
 
 /// Admission and deadlines (contract 04 §8.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +43,13 @@ pub struct CalloutLimits {
 impl Default for CalloutLimits {
     fn default() -> Self {
         Self { auth_timeout: Duration::from_secs(2), max_in_flight: 32, slow: Duration::from_millis(500) }
+    }
+}
+
+impl CalloutLimits {
+    /// How long after its receipt a request must be answered: the broker's timeout less 250 ms.
+    pub const fn budget(&self) -> Duration {
+        self.auth_timeout.saturating_sub(ANSWER_MARGIN)
     }
 }
 
@@ -54,18 +83,182 @@ pub struct CalloutParts {
     pub log: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
-/// A serving callout.
+/// A serving callout. Dropped, it stops without waiting.
 pub struct Callout {
-    _private: (),
+    stop: DropGuard,
+    ended: CancellationToken,
+    dispatcher: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Callout {
     /// Checks the material, subscribes `$SYS.REQ.USER.AUTH` in queue `cotal-auth-callout`, flushes, serves.
-    pub async fn start(_connection: Connection, _parts: CalloutParts) -> Result<Self, EpError> {
-        todo!()
+    pub async fn start(connection: Connection, parts: CalloutParts) -> Result<Self, EpError> {
+        check_limits(&parts.limits)?;
+        check_material(&parts.callout, &parts.data_account)?;
+        let (budget, slots) = (parts.limits.budget(), parts.limits.max_in_flight);
+        let unlisted = parts.expected_server_ids.is_none();
+
+        let subscription = connection.subscribe(AUTH_SUBJECT, Some(QUEUE_GROUP)).await?;
+        connection.flush().await?;
+        let lane = Arc::new(Lane::new(parts, connection, budget));
+        if unlisted {
+            lane.note("no list of expected servers: every server that holds this account is answered");
+        }
+
+        let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
+        let dispatcher = Dispatcher {
+            lane,
+            admission: Admission::new(slots, budget),
+            serving: JoinSet::new(),
+            refusing: JoinSet::new(),
+        };
+        let guard = ended.clone().drop_guard();
+        let stopped = stop.clone();
+        let dispatcher = tokio::spawn(async move {
+            let _guard = guard;
+            dispatcher.run(subscription, stopped).await;
+        });
+        Ok(Self { stop: stop.drop_guard(), ended, dispatcher: Mutex::new(Some(dispatcher)) })
     }
+
     /// Stops intake, lets what is in progress end, and returns.
     pub async fn stop(&self) {
-        todo!()
+        self.stop.token().cancel();
+        if let Some(dispatcher) = self.dispatcher.lock().await.take() {
+            // A dispatcher that panicked has ended too.
+            let _ = dispatcher.await;
+        }
+        self.ended.cancelled().await;
+    }
+
+    /// Resolves when the callout serves no more: it was stopped, or its connection closed.
+    pub async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+}
+
+/// Refuses limits under which no request could be answered.
+fn check_limits(limits: &CalloutLimits) -> Result<(), EpError> {
+    if limits.budget().is_zero() {
+        return Err(EpError::bad_request(format!(
+            "the callout's timeout must be above {} ms, the time it keeps for its answer: raise authTimeoutMs and \
+             the broker's authorization timeout together",
+            ANSWER_MARGIN.as_millis()
+        )));
+    }
+    if limits.max_in_flight == 0 {
+        return Err(EpError::bad_request("the callout's maxInFlight must be at least 1"));
+    }
+    Ok(())
+}
+
+/// Refuses material that the broker would not accept an answer from (contract 04 §8.1, §8.2): better at the start than
+/// at every connect.
+fn check_material(callout: &CalloutAuth, data: &DataAccount) -> Result<(), EpError> {
+    let refuse = |what: &str| {
+        Err(EpError::failed_precondition(format!(
+            "the callout account does not hold together: {what}; prepare the space's user auth again"
+        )))
+    };
+    let Ok(claims) = jwt::decode_verified(&callout.jwt) else {
+        return refuse("its JWT does not verify");
+    };
+    let nats = &claims["nats"];
+    let names = |list: &serde_json::Value, key: &str| {
+        list.as_array().is_some_and(|list| list.iter().any(|entry| entry.as_str() == Some(key)))
+    };
+    if claims["sub"].as_str() != Some(callout.account.public().as_str()) {
+        return refuse("its JWT is another account's");
+    }
+    if !names(&nats["signing_keys"], callout.signing.public().as_str()) {
+        return refuse("its JWT does not name its signing key");
+    }
+    if nats["authorization"]["xkey"].as_str() != Some(callout.xkey.public().as_str()) {
+        return refuse("its JWT names another xkey");
+    }
+    if !names(&nats["authorization"]["allowed_accounts"], data.account.as_str()) {
+        return refuse("its JWT does not allow the space's data account");
+    }
+    Ok(())
+}
+
+/// Owns the queue. It reads, decides and spawns; it never opens, verifies or signs anything itself.
+struct Dispatcher {
+    lane: Arc<Lane>,
+    admission: Admission<Message>,
+    serving: JoinSet<()>,
+    refusing: JoinSet<()>,
+}
+
+impl Dispatcher {
+    async fn run(mut self, subscription: Subscription, stop: CancellationToken) {
+        let mut intake = Some(subscription);
+        while intake.is_some() || !self.admission.is_idle() || !self.refusing.is_empty() {
+            let expiry = self.admission.next_deadline();
+            tokio::select! {
+                biased;
+                Some(ended) = self.serving.join_next() => {
+                    self.admission.ended();
+                    self.report(&ended);
+                }
+                Some(ended) = self.refusing.join_next() => self.report(&ended),
+                () = sleep_until(expiry.unwrap_or_else(Instant::now)), if expiry.is_some() => {}
+                () = stop.cancelled(), if intake.is_some() => self.close(&mut intake),
+                message = next(&mut intake), if self.refusing.len() < MAX_REFUSING => match message {
+                    Some(message) => self.take(message),
+                    None => intake = None,
+                },
+                else => {}
+            }
+            self.advance();
+        }
+    }
+
+    /// Takes what has already arrived and unsubscribes.
+    fn close(&mut self, intake: &mut Option<Subscription>) {
+        while let Some(Some(message)) = unconstrained(next(intake)).now_or_never() {
+            self.take(message);
+        }
+        *intake = None;
+    }
+
+    fn take(&mut self, message: Message) {
+        match self.admission.offer(message, Instant::now()) {
+            Offer::Start(request) => self.serve(request),
+            Offer::Queued => {}
+            Offer::Shed { request, waited, ahead } => self.refuse(request, Unserved::Shed { waited, ahead }),
+        }
+    }
+
+    /// The expired ones first, so that a slot is never given to a request that nobody waits for.
+    fn advance(&mut self) {
+        let now = Instant::now();
+        while let Some(request) = self.admission.expire_next(now) {
+            self.refuse(request, Unserved::Expired);
+        }
+        while let Some(request) = self.admission.start_next() {
+            self.serve(request);
+        }
+    }
+
+    fn serve(&mut self, request: Waiting<Message>) {
+        self.serving.spawn(Arc::clone(&self.lane).serve(request));
+    }
+
+    fn refuse(&mut self, request: Waiting<Message>, why: Unserved) {
+        self.refusing.spawn(Arc::clone(&self.lane).refuse(request, why));
+    }
+
+    fn report(&self, ended: &Result<(), JoinError>) {
+        if ended.is_err() {
+            self.lane.note("a request's task failed; the broker will time its connect out");
+        }
+    }
+}
+
+async fn next(intake: &mut Option<Subscription>) -> Option<Message> {
+    match intake {
+        Some(subscription) => subscription.next().await,
+        None => std::future::pending().await,
     }
 }

@@ -1,0 +1,237 @@
+//! What a connect may do: the bearer narrowed by the actor's current row (contract 04 §9, 01 §6.11).
+//!
+//! The row only ever narrows: a capability counts when the bearer claims it AND the row still holds it, and channel
+//! lists come from the row alone. A view whose authority is decided elsewhere is refused here, as the contract has it
+//! for a callout without that verifier.
+
+use cotal_ledger::{Acl, LedgerError};
+use cotal_wire::{BearerClaims, ConnId, LifecycleUid, Permissions, Space, View};
+
+/// Why no permissions were built. The order of the variants is the order of the checks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PermitRefusal {
+    /// The top-level `scope` says something else than `act.scope`.
+    #[error("the bearer's scope and its act.scope differ; exchange for a new bearer")]
+    ScopesDiffer,
+    /// No `act.lifecycleUid`.
+    #[error("the bearer names no lifecycle; exchange for a new bearer")]
+    NoLifecycle,
+    /// The actor's row refused or could not be read.
+    #[error("{0}")]
+    Ledger(String),
+    /// The row is another incarnation's.
+    #[error("the actor was granted anew since this bearer was issued; exchange for a new bearer")]
+    OtherLifecycle,
+    /// A capability that the row no longer holds.
+    #[error("the actor no longer holds the capability {0}; exchange for a new bearer")]
+    CapabilityGone(String),
+    /// The view's capability is not in the bearer.
+    #[error("the view {view} needs the capability {needed}")]
+    ViewNeeds {
+        /// The view.
+        view: View,
+        /// The capability.
+        needed: &'static str,
+    },
+    /// `manager-service` is a material exchange.
+    #[error("manager-service is no connect: its material comes from the manager authority exchange")]
+    ManagerService,
+    /// No verifier of live sessions.
+    #[error("session-caller needs a session verifier, which this callout does not have")]
+    NoSessionVerifier,
+    /// No authorizer of manager instances.
+    #[error("manager-caller needs a manager authorizer, which this callout does not have")]
+    NoManagerAuthorizer,
+    /// No service endpoint host.
+    #[error("service-endpoint needs a service endpoint host, which this callout does not have")]
+    NoServiceEndpoints,
+    /// A view bearer without its pinned object.
+    #[error("the view {0} does not name what it is pinned to; exchange for a new bearer")]
+    NotPinned(View),
+    /// The template refused an entry of the row.
+    #[error("{0}")]
+    Template(String),
+}
+
+/// Builds the permissions of one connect. `resolve` reads the actor's row, fresh; it is called once, and only when the
+/// bearer alone gives no reason to refuse.
+pub fn build(
+    _space: &Space,
+    claims: &BearerClaims,
+    _nonce: ConnId,
+    resolve: impl FnOnce(&BearerClaims) -> Result<Acl, LedgerError>,
+) -> Result<Permissions, PermitRefusal> {
+    let (_lifecycle_uid, _acl) = current(claims, resolve)?;
+    if let Some(view) = claims.act.view {
+        check_view(view, claims)?;
+    }
+    Err(PermitRefusal::Template("this build has no permission templates".to_owned()))
+}
+
+/// Step 7's refusals: the view's capability first, then what only another verifier could decide.
+fn check_view(view: View, claims: &BearerClaims) -> Result<(), PermitRefusal> {
+    if let Some(needed) = view.required_scope().filter(|_| !view.is_covered_by(claims.capabilities())) {
+        return Err(PermitRefusal::ViewNeeds { view, needed });
+    }
+    match view {
+        View::ManagerService => Err(PermitRefusal::ManagerService),
+        View::SessionCaller => Err(PermitRefusal::NoSessionVerifier),
+        View::ManagerCaller => Err(PermitRefusal::NoManagerAuthorizer),
+        View::ServiceEndpoint => Err(PermitRefusal::NoServiceEndpoints),
+        View::TransferWriter if claims.act.transfer_writer.is_none() => Err(PermitRefusal::NotPinned(view)),
+        View::TransferWriter
+        | View::Admin
+        | View::Purger
+        | View::ChannelPurger
+        | View::ChannelWriter
+        | View::Deployer => Ok(()),
+    }
+}
+
+/// Steps 2 to 5: what the bearer claims is what the actor's current incarnation holds. Step 1, that the owner is a
+/// derived one, is its type's.
+fn current(
+    claims: &BearerClaims,
+    resolve: impl FnOnce(&BearerClaims) -> Result<Acl, LedgerError>,
+) -> Result<(&LifecycleUid, Acl), PermitRefusal> {
+    let capabilities = claims.capabilities();
+    if !claims.scope.is_empty() && sorted(&claims.scope) != sorted(capabilities) {
+        return Err(PermitRefusal::ScopesDiffer);
+    }
+    let lifecycle_uid = claims.act.lifecycle_uid.as_ref().ok_or(PermitRefusal::NoLifecycle)?;
+    let acl = resolve(claims).map_err(|error| PermitRefusal::Ledger(error.to_string()))?;
+    if acl.lifecycle_uid != *lifecycle_uid {
+        return Err(PermitRefusal::OtherLifecycle);
+    }
+    if let Some(gone) = capabilities.iter().find(|capability| !acl.scope.contains(capability)) {
+        return Err(PermitRefusal::CapabilityGone(gone.clone()));
+    }
+    Ok((lifecycle_uid, acl))
+}
+
+fn sorted(scope: &[String]) -> Vec<&str> {
+    let mut sorted: Vec<_> = scope.iter().map(String::as_str).collect();
+    sorted.sort_unstable();
+    sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use cotal_ledger::RowKind;
+    use cotal_wire::{Act, Actor, DerivedOwner, UnixSecs};
+
+    use super::*;
+
+    const UID: &str = "abcdefghijklmnopqrstuvwxyz01";
+
+    fn claims(view: Option<View>, scope: &[&str]) -> BearerClaims {
+        let owner = DerivedOwner::parse("u_aaaaaaaaaaaaaaaaaaaaaaaaaa").unwrap();
+        BearerClaims {
+            owner: owner.clone(),
+            space: Space::parse("demo").unwrap(),
+            act: Act {
+                owner,
+                actor: Actor::parse("cli").unwrap(),
+                scope: Some(texts(scope)),
+                parent: None,
+                lifecycle_uid: Some(LifecycleUid::parse(UID).unwrap()),
+                credential_id: None,
+                view,
+                manager_instance_id: None,
+                session: None,
+                transfer_writer: None,
+            },
+            scope: texts(scope),
+            exp: UnixSecs(2_000_000_000),
+        }
+    }
+
+    fn texts(list: &[&str]) -> Vec<String> {
+        list.iter().map(|entry| (*entry).to_owned()).collect()
+    }
+
+    fn acl(scope: &[&str]) -> Acl {
+        Acl {
+            allow_subscribe: texts(&["general"]),
+            allow_publish: texts(&["announce"]),
+            role: None,
+            lifecycle_uid: LifecycleUid::parse(UID).unwrap(),
+            scope: texts(scope),
+            kind: RowKind::Interactive,
+            parent_has_run: false,
+        }
+    }
+
+    fn permit(claims: &BearerClaims, acl: Acl) -> Result<Permissions, PermitRefusal> {
+        let nonce = ConnId::parse("nonce-0001").unwrap();
+        build(&Space::parse("demo").unwrap(), claims, nonce, |_| Ok(acl))
+    }
+
+    #[test]
+    fn what_the_bearer_alone_refuses_reads_no_row() {
+        let unread = |claims: &BearerClaims| {
+            let nonce = ConnId::parse("nonce-0001").unwrap();
+            build(&Space::parse("demo").unwrap(), claims, nonce, |_| panic!("the row was read"))
+        };
+        let mut differing = claims(None, &["spawn"]);
+        differing.scope = texts(&["admin"]);
+        differing.act.lifecycle_uid = None;
+        assert_eq!(unread(&differing), Err(PermitRefusal::ScopesDiffer));
+        let mut nameless = claims(None, &["spawn"]);
+        nameless.act.lifecycle_uid = None;
+        assert_eq!(unread(&nameless), Err(PermitRefusal::NoLifecycle));
+    }
+
+    #[test]
+    fn the_top_level_scope_may_be_absent_or_in_another_order() {
+        let mut reordered = claims(Some(View::ManagerCaller), &["spawn", "admin"]);
+        reordered.scope = texts(&["admin", "spawn"]);
+        assert_eq!(permit(&reordered, acl(&["spawn", "admin"])), Err(PermitRefusal::NoManagerAuthorizer));
+        reordered.scope = Vec::new();
+        assert_eq!(permit(&reordered, acl(&["spawn", "admin"])), Err(PermitRefusal::NoManagerAuthorizer));
+        reordered.scope = texts(&["admin"]);
+        assert_eq!(permit(&reordered, acl(&["spawn", "admin"])), Err(PermitRefusal::ScopesDiffer));
+    }
+
+    #[test]
+    fn the_row_is_checked_in_order_before_the_view() {
+        let bearer = claims(Some(View::Admin), &["spawn"]);
+        let refused =
+            build(&Space::parse("demo").unwrap(), &bearer, ConnId::parse("nonce-0001").unwrap(), |_| {
+                Err(LedgerError::Refused("gone".to_owned()))
+            });
+        assert_eq!(refused, Err(PermitRefusal::Ledger("gone".to_owned())));
+        let mut other = acl(&[]);
+        other.lifecycle_uid = LifecycleUid::parse("zzzzzzzzzzzzzzzzzzzzzzzzzzzz").unwrap();
+        assert_eq!(permit(&bearer, other), Err(PermitRefusal::OtherLifecycle));
+        assert_eq!(permit(&bearer, acl(&[])), Err(PermitRefusal::CapabilityGone("spawn".to_owned())));
+        assert_eq!(
+            permit(&bearer, acl(&["spawn"])),
+            Err(PermitRefusal::ViewNeeds { view: View::Admin, needed: "admin" })
+        );
+    }
+
+    #[test]
+    fn a_view_is_refused_without_its_capability_even_when_the_row_holds_it() {
+        for view in View::ALL {
+            if let Some(needed) = view.required_scope() {
+                let refused = permit(&claims(Some(view), &[]), acl(&["admin", "spawn", "supervise"]));
+                assert_eq!(refused, Err(PermitRefusal::ViewNeeds { view, needed }));
+            }
+        }
+    }
+
+    #[test]
+    fn views_whose_authority_is_decided_elsewhere_are_refused() {
+        let all = ["admin", "spawn", "supervise"];
+        for (view, refusal) in [
+            (View::ManagerService, PermitRefusal::ManagerService),
+            (View::SessionCaller, PermitRefusal::NoSessionVerifier),
+            (View::ManagerCaller, PermitRefusal::NoManagerAuthorizer),
+            (View::ServiceEndpoint, PermitRefusal::NoServiceEndpoints),
+            (View::TransferWriter, PermitRefusal::NotPinned(View::TransferWriter)),
+        ] {
+            assert_eq!(permit(&claims(Some(view), &all), acl(&all)), Err(refusal));
+        }
+    }
+}
