@@ -1,13 +1,24 @@
 //! Durable authority of a space, first part: the two stores and their shape proof, lifecycle activation, the mint
 //! ceremony, the root credential, the supervised connect reader, and native issuance rows.
 //! (contract 07 §1-4, §7.5, §10; 04 §10; 05 §8.4)
+//!
+//! Each module decides purely and acts thinly: what was read goes into a function without I/O, which names the one
+//! conditional write that may follow. Barriers, eviction and the plane claim are not here yet.
 
 pub mod activation;
+mod blocked;
 pub mod connect_reader;
 pub mod credential;
+#[cfg(any(test, feature = "failpoints"))]
+pub mod failpoint;
+mod fence;
+mod gate;
+pub mod head;
+mod infra;
 pub mod issuance;
 pub mod plane;
 pub mod root_credential;
+mod store;
 pub mod stores;
 
 pub use connect_reader::ConnectReader;

@@ -1,0 +1,78 @@
+//! A stop after the nth durable write, for tests that resume what was cut off. Compiled for tests only.
+
+use std::sync::Arc;
+
+use cotal_broker::kv::WriteOutcome;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::stores::AuthorityStores;
+
+/// Counts the writes that landed, remembers their keys, and holds the writer after the nth.
+///
+/// A test that drops the held future has exactly what a crash, or a cancelled caller, leaves behind; one that
+/// releases it has put another writer between two writes.
+#[derive(Debug)]
+pub struct Failpoint {
+    stop_after: Option<usize>,
+    landed: Mutex<Vec<String>>,
+    reached: Notify,
+    released: Notify,
+}
+
+impl Failpoint {
+    /// Only writes down what landed.
+    pub fn journal() -> Arc<Self> {
+        Self::new(None)
+    }
+
+    /// Stops after the `nth` write that landed, counting from 1.
+    pub fn stop_after(nth: usize) -> Arc<Self> {
+        Self::new(Some(nth))
+    }
+
+    fn new(stop_after: Option<usize>) -> Arc<Self> {
+        Arc::new(Self {
+            stop_after,
+            landed: Mutex::new(Vec::new()),
+            reached: Notify::new(),
+            released: Notify::new(),
+        })
+    }
+
+    /// Watches every write of these stores, and of their clones. Once.
+    pub fn arm(self: &Arc<Self>, stores: &AuthorityStores) {
+        stores.records_store().set_failpoint(self.clone());
+        stores.auth_store().set_failpoint(self.clone());
+    }
+
+    /// Resolves when the writer is held.
+    pub async fn reached(&self) {
+        self.reached.notified().await;
+    }
+
+    /// Lets the held writer go on.
+    pub fn release(&self) {
+        self.released.notify_one();
+    }
+
+    /// The keys of the writes that landed, in order.
+    pub fn landed(&self) -> Vec<String> {
+        self.landed.lock().clone()
+    }
+
+    pub(crate) async fn after(&self, key: &str, outcome: &WriteOutcome) {
+        if !matches!(outcome, WriteOutcome::Written(_)) {
+            return;
+        }
+        let count = {
+            let mut landed = self.landed.lock();
+            landed.push(key.to_owned());
+            landed.len()
+        };
+        if self.stop_after == Some(count) {
+            self.reached.notify_one();
+            self.released.notified().await;
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The alias head: reads, and the one stamp that issuance puts on it (contract 07 §2.1, §2.5, §3.4).
+
+use cotal_broker::{Connection, kv::Bucket, shape};
+use cotal_wire::{
+    CredentialId, EpError, LifecycleUid, Names, Principal, Revision, Space, names,
+    rows::{HeadState, HeadStep, LifecycleHead},
+};
+
+use crate::{store::must_land, stores::AuthorityStores};
+
+/// A head as a leader read found it. Its revision is the `mappingRevision`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeadAt {
+    /// The row.
+    pub head: LifecycleHead,
+    /// The store revision that it was read at.
+    pub revision: Revision,
+}
+
+/// Reads the head: `failed-precondition` on a marker, `internal` on a garbled row.
+pub(crate) async fn read_head(records: &Bucket, principal: &Principal) -> Result<Option<HeadAt>, EpError> {
+    let Some(entry) = records.read_authority(&names::head_key(principal)).await? else { return Ok(None) };
+    let head = LifecycleHead::parse(principal, &entry.value)?;
+    Ok(Some(HeadAt { head, revision: entry.revision }))
+}
+
+/// Stamps the incarnation's root credential, absent to present only (contract 07 §2.5 "stamp root credential").
+///
+/// The same id already there is success, another one `permission-denied`, a lost race `conflict`.
+pub(crate) async fn stamp_root(
+    stores: &AuthorityStores,
+    principal: &Principal,
+    uid: &LifecycleUid,
+    id: &CredentialId,
+) -> Result<(), EpError> {
+    let Some(HeadAt { head, revision }) = read_head(stores.records(), principal).await? else {
+        return LifecycleHead::require(None).map(drop);
+    };
+    match head.stamp_root(uid, id)? {
+        HeadStep::Done(_) => Ok(()),
+        HeadStep::Write(stamped) => {
+            let key = names::head_key(principal);
+            let outcome = stores.records_store().update(&key, stamped.to_bytes(), revision).await;
+            must_land(outcome, "root stamp").map(drop)
+        }
+    }
+}
+
+/// Reads mappings and nothing else: proves the records bucket only (contract 07 §3.4).
+#[derive(Clone)]
+pub struct MappingReader {
+    records: Bucket,
+}
+
+impl MappingReader {
+    /// Proves the records bucket over this connection.
+    pub async fn bind(connection: &Connection, space: &Space) -> Result<Self, EpError> {
+        let bucket = Names::new(&space.token()).records_bucket();
+        shape::prove_authority_store(connection, &bucket, false).await?;
+        Ok(Self { records: Bucket::new(connection, &bucket) })
+    }
+
+    /// The head in whatever state it is, by a leader read.
+    pub async fn mapping(&self, principal: &Principal) -> Result<Option<HeadAt>, EpError> {
+        read_head(&self.records, principal).await
+    }
+
+    /// The process epoch of an active head; `None` in any other state.
+    pub async fn epoch(&self, principal: &Principal) -> Result<Option<u64>, EpError> {
+        let found = self.mapping(principal).await?;
+        Ok(found.filter(|at| *at.head.state() == HeadState::Active).map(|at| at.head.process_epoch()))
+    }
+}

@@ -1,0 +1,85 @@
+//! The one way that this room writes: through it every durable write is conditional, and a test can stop the world
+//! after any of them.
+
+use bytes::Bytes;
+use cotal_broker::kv::{Bucket, Entry, WriteOutcome};
+use cotal_wire::{EpError, Revision};
+
+/// A bucket of the authority.
+pub(crate) struct Store {
+    bucket: Bucket,
+    #[cfg(any(test, feature = "failpoints"))]
+    failpoint: std::sync::OnceLock<std::sync::Arc<crate::failpoint::Failpoint>>,
+}
+
+impl Store {
+    pub(crate) fn new(bucket: Bucket) -> Self {
+        Self {
+            bucket,
+            #[cfg(any(test, feature = "failpoints"))]
+            failpoint: std::sync::OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn bucket(&self) -> &Bucket {
+        &self.bucket
+    }
+
+    /// A leader read; a marker is corruption (`failed-precondition`).
+    pub(crate) async fn read(&self, key: &str) -> Result<Option<Entry>, EpError> {
+        self.bucket.read_authority(key).await
+    }
+
+    /// Create-only against the key's whole history: a marker loses.
+    pub(crate) async fn create(&self, key: &str, value: Vec<u8>) -> WriteOutcome {
+        let outcome = self.bucket.create(key, value.into()).await;
+        self.written(key, outcome).await
+    }
+
+    /// The KV client's create, which the contract names for ledger rows (contract 07 §12.3).
+    pub(crate) async fn create_over_marker(&self, key: &str, value: Vec<u8>) -> WriteOutcome {
+        let outcome = self.bucket.create_over_marker(key, value.into()).await;
+        self.written(key, outcome).await
+    }
+
+    /// An update pinned to the revision that was read.
+    pub(crate) async fn update(&self, key: &str, value: impl Into<Bytes>, read_at: Revision) -> WriteOutcome {
+        let outcome = self.bucket.put_pinned(key, value.into(), read_at).await;
+        self.written(key, outcome).await
+    }
+
+    #[cfg(any(test, feature = "failpoints"))]
+    pub(crate) fn set_failpoint(&self, failpoint: std::sync::Arc<crate::failpoint::Failpoint>) {
+        assert!(self.failpoint.set(failpoint).is_ok(), "a store takes one failpoint");
+    }
+
+    #[cfg(any(test, feature = "failpoints"))]
+    async fn written(&self, key: &str, outcome: WriteOutcome) -> WriteOutcome {
+        if let Some(failpoint) = self.failpoint.get() {
+            failpoint.after(key, &outcome).await;
+        }
+        outcome
+    }
+
+    #[cfg(not(any(test, feature = "failpoints")))]
+    #[allow(clippy::unused_async, reason = "the seam of the failpoints feature")]
+    async fn written(&self, _key: &str, outcome: WriteOutcome) -> WriteOutcome {
+        outcome
+    }
+}
+
+/// A write that must not lose: a lost race is `conflict`, an ambiguous one `unavailable`.
+pub(crate) fn must_land(outcome: WriteOutcome, what: &str) -> Result<Revision, EpError> {
+    match outcome {
+        WriteOutcome::Written(revision) => Ok(revision),
+        WriteOutcome::Lost => {
+            Err(EpError::conflict(format!("{what}: another writer moved it first; read it again")))
+        }
+        WriteOutcome::Ambiguous(why) => Err(ambiguous(what, &why)),
+    }
+}
+
+/// The refusal of a write of which nobody can say whether it landed.
+pub(crate) fn ambiguous(what: &str, why: &str) -> EpError {
+    EpError::unavailable(format!("{what}: the write may or may not have landed ({why}); retry"))
+}
