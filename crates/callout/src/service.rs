@@ -262,3 +262,77 @@ async fn next(intake: &mut Option<Subscription>) -> Option<Message> {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cotal_trust::{
+        bundle::{BrokerTrust, SpaceAccount},
+        nkey::Seed,
+        system::SystemEntropy,
+    };
+    use cotal_wire::{EpCode, UnixSecs};
+
+    use super::*;
+
+    struct Material {
+        trust: BrokerTrust,
+        space: Space,
+        account: SpaceAccount,
+        callout: CalloutAuth,
+    }
+
+    fn material() -> Material {
+        let (entropy, now) = (&SystemEntropy, UnixSecs(1_800_000_000));
+        let space = Space::parse("demo").unwrap();
+        let trust = BrokerTrust::create("demo", entropy, now);
+        let account = SpaceAccount::create(&trust, &space, entropy, now);
+        let callout = callout(&trust, &space, &account);
+        Material { trust, space, account, callout }
+    }
+
+    fn callout(trust: &BrokerTrust, space: &Space, account: &SpaceAccount) -> CalloutAuth {
+        let data = &account.data_account().account;
+        CalloutAuth::create(space, &trust.operator, data, &SystemEntropy, UnixSecs(1_800_000_000))
+    }
+
+    #[test]
+    fn material_that_holds_together_starts() {
+        let Material { account, callout, .. } = material();
+        check_material(&callout, &account.data_account()).unwrap();
+    }
+
+    #[test]
+    fn material_that_the_broker_would_refuse_at_every_connect_is_refused_at_the_start() {
+        let Material { trust, space, account, callout: good } = material();
+        let data = account.data_account();
+        let refused = |callout: &CalloutAuth, data: &DataAccount| {
+            let error = check_material(callout, data).unwrap_err();
+            assert_eq!(error.code, EpCode::FailedPrecondition);
+            error.message
+        };
+        let broken = CalloutAuth { jwt: "a.b.c".to_owned(), ..good.clone() };
+        assert!(refused(&broken, &data).contains("does not verify"));
+        let other = CalloutAuth { jwt: callout(&trust, &space, &account).jwt, ..good.clone() };
+        assert!(refused(&other, &data).contains("another account's"));
+        let signing = CalloutAuth { signing: Seed::generate(&SystemEntropy), ..good.clone() };
+        assert!(refused(&signing, &data).contains("signing key"));
+        let xkey = CalloutAuth { xkey: Seed::generate(&SystemEntropy), ..good.clone() };
+        assert!(refused(&xkey, &data).contains("another xkey"));
+        let elsewhere = DataAccount { account: Seed::generate(&SystemEntropy).public().clone(), ..data };
+        assert!(refused(&good, &elsewhere).contains("data account"));
+    }
+
+    #[test]
+    fn limits_under_which_no_request_could_be_answered_are_refused() {
+        check_limits(&CalloutLimits::default()).unwrap();
+        let short = CalloutLimits { auth_timeout: ANSWER_MARGIN, ..CalloutLimits::default() };
+        assert_eq!(check_limits(&short).unwrap_err().code, EpCode::BadRequest);
+        let none = CalloutLimits { max_in_flight: 0, ..CalloutLimits::default() };
+        assert_eq!(check_limits(&none).unwrap_err().code, EpCode::BadRequest);
+    }
+
+    #[test]
+    fn the_budget_is_the_brokers_timeout_less_the_margin() {
+        assert_eq!(CalloutLimits::default().budget(), Duration::from_millis(1_750));
+    }
+}
