@@ -5,7 +5,10 @@
 //! for a callout without that verifier.
 
 use cotal_ledger::{Acl, LedgerError};
-use cotal_wire::{BearerClaims, ConnId, LifecycleUid, Permissions, Space, View};
+use cotal_wire::{
+    BearerClaims, ConnId, LifecycleUid, Permissions, Space, View,
+    grants::{self, AgentGrants, ConnectPrincipal, GrantError, Profile},
+};
 
 /// Why no permissions were built. The order of the variants is the order of the checks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,27 +48,44 @@ pub enum PermitRefusal {
     /// No service endpoint host.
     #[error("service-endpoint needs a service endpoint host, which this callout does not have")]
     NoServiceEndpoints,
-    /// A view bearer without its pinned object.
-    #[error("the view {0} does not name what it is pinned to; exchange for a new bearer")]
-    NotPinned(View),
-    /// The template refused an entry of the row.
-    #[error("{0}")]
-    Template(String),
+    /// A pin that the bearer does not carry, or an entry of the row that is not what its list holds.
+    #[error(transparent)]
+    Template(#[from] GrantError),
 }
 
 /// Builds the permissions of one connect. `resolve` reads the actor's row, fresh; it is called once, and only when the
 /// bearer alone gives no reason to refuse.
 pub fn build(
-    _space: &Space,
+    space: &Space,
     claims: &BearerClaims,
-    _nonce: ConnId,
+    nonce: ConnId,
     resolve: impl FnOnce(&BearerClaims) -> Result<Acl, LedgerError>,
 ) -> Result<Permissions, PermitRefusal> {
-    let (_lifecycle_uid, _acl) = current(claims, resolve)?;
-    if let Some(view) = claims.act.view {
-        check_view(view, claims)?;
-    }
-    Err(PermitRefusal::Template("this build has no permission templates".to_owned()))
+    let (lifecycle_uid, acl) = current(claims, resolve)?;
+    let profile = match claims.act.view {
+        Some(view) => {
+            check_view(view, claims)?;
+            Profile::of_view(view, &claims.act)?
+        }
+        None => agent(claims, &acl)?,
+    };
+    let who = ConnectPrincipal {
+        principal: claims.principal(),
+        conn_id: nonce,
+        lifecycle_uid: Some(lifecycle_uid.clone()),
+    };
+    Ok(grants::permissions(&space.token(), &who, &profile)?)
+}
+
+/// Channels and role are the row's, capabilities the bearer's: never the row's whole scope.
+fn agent(claims: &BearerClaims, acl: &Acl) -> Result<Profile, GrantError> {
+    let grants = AgentGrants::of_row(
+        &acl.allow_subscribe,
+        &acl.allow_publish,
+        acl.role.as_deref(),
+        claims.capabilities(),
+    )?;
+    Ok(Profile::Agent(grants))
 }
 
 /// Step 7's refusals: the view's capability first, then what only another verifier could decide.
@@ -78,7 +98,6 @@ fn check_view(view: View, claims: &BearerClaims) -> Result<(), PermitRefusal> {
         View::SessionCaller => Err(PermitRefusal::NoSessionVerifier),
         View::ManagerCaller => Err(PermitRefusal::NoManagerAuthorizer),
         View::ServiceEndpoint => Err(PermitRefusal::NoServiceEndpoints),
-        View::TransferWriter if claims.act.transfer_writer.is_none() => Err(PermitRefusal::NotPinned(view)),
         View::TransferWriter
         | View::Admin
         | View::Purger
@@ -118,7 +137,7 @@ fn sorted(scope: &[String]) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use cotal_ledger::RowKind;
-    use cotal_wire::{Act, Actor, DerivedOwner, UnixSecs};
+    use cotal_wire::{Act, Actor, DerivedOwner, Sha256Hex, TransferWriterClaim, UnixSecs};
 
     use super::*;
 
@@ -229,9 +248,68 @@ mod tests {
             (View::SessionCaller, PermitRefusal::NoSessionVerifier),
             (View::ManagerCaller, PermitRefusal::NoManagerAuthorizer),
             (View::ServiceEndpoint, PermitRefusal::NoServiceEndpoints),
-            (View::TransferWriter, PermitRefusal::NotPinned(View::TransferWriter)),
+            (View::TransferWriter, PermitRefusal::Template(GrantError::NoPin("transfer-writer"))),
         ] {
             assert_eq!(permit(&claims(Some(view), &all), acl(&all)), Err(refusal));
         }
+    }
+
+    fn rows(permissions: &Permissions) -> String {
+        [&permissions.publish.allow, &permissions.subscribe.allow].map(|list| list.join("\n")).join("\n")
+    }
+
+    #[test]
+    fn an_agent_gets_the_rows_channels_and_only_the_bearers_capabilities() {
+        let plain = permit(&claims(None, &[]), acl(&["spawn", "admin"])).unwrap();
+        let me = "u_aaaaaaaaaaaaaaaaaaaaaaaaaa.cli";
+        assert!(plain.publish.allow.contains(&format!("cotal.demo.chat.{me}.announce")));
+        assert!(plain.subscribe.allow.contains(&"cotal.demo.chat.*.*.general".to_owned()));
+        assert!(plain.subscribe.allow.contains(&"_INBOX_nonce-0001.>".to_owned()));
+        assert_eq!(plain.publish.deny.len(), 9);
+        assert!(!rows(&plain).contains(".manager.spawn."), "the row's own scope widens nothing");
+        let spawner = permit(&claims(None, &["spawn"]), acl(&["spawn", "admin"])).unwrap();
+        assert!(rows(&spawner).contains(".manager.spawn."));
+    }
+
+    #[test]
+    fn an_agent_with_empty_lists_reads_and_posts_nowhere() {
+        let mut empty = acl(&[]);
+        (empty.allow_subscribe, empty.allow_publish) = (Vec::new(), Vec::new());
+        let permissions = permit(&claims(None, &[]), empty).unwrap();
+        assert!(!rows(&permissions).contains(".chat."));
+        assert!(!permissions.publish.allow.is_empty() && !permissions.subscribe.allow.is_empty());
+    }
+
+    #[test]
+    fn an_entry_of_the_row_that_is_no_channel_refuses_the_connect() {
+        let mut odd = acl(&[]);
+        odd.allow_publish = texts(&["general", "a b"]);
+        assert!(matches!(
+            permit(&claims(None, &[]), odd),
+            Err(PermitRefusal::Template(GrantError::Entry(_)))
+        ));
+    }
+
+    #[test]
+    fn no_view_gets_the_rows_channels() {
+        for view in [View::Purger, View::ChannelPurger, View::ChannelWriter, View::Deployer] {
+            let scope = ["admin", "spawn"];
+            let permissions = permit(&claims(Some(view), &scope), acl(&scope)).unwrap();
+            let rows = rows(&permissions);
+            assert!(!rows.contains("general") && !rows.contains("announce"), "{view}: {rows}");
+            assert!(permissions.subscribe.allow.contains(&"_INBOX_nonce-0001.>".to_owned()), "{view}");
+        }
+    }
+
+    #[test]
+    fn a_transfer_writer_is_pinned_to_its_one_object() {
+        let mut bearer = claims(Some(View::TransferWriter), &["admin"]);
+        bearer.act.transfer_writer = Some(TransferWriterClaim {
+            instance_id: cotal_wire::InstanceId::parse(UID).unwrap(),
+            hex: Sha256Hex::parse(&"ab".repeat(32)).unwrap(),
+        });
+        let permissions = permit(&bearer, acl(&["admin"])).unwrap();
+        assert_eq!(permissions.publish.allow.len(), 4);
+        assert!(permissions.publish.allow.iter().all(|row| row.contains(UID)));
     }
 }
