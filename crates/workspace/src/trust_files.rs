@@ -181,3 +181,191 @@ fn garbled_account(space: &Space, error: &dyn std::fmt::Display) -> TrustFileErr
 fn changed(file: &str) -> TrustFileError {
     TrustFileError(format!("auth/{file} changed while it was written; run the command again"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use cotal_trust::system::SystemEntropy;
+    use cotal_wire::UnixSecs;
+
+    use super::*;
+
+    const NOW: UnixSecs = UnixSecs(1_767_225_600);
+
+    fn root() -> (tempfile::TempDir, Root) {
+        let tmp = tempfile::tempdir().unwrap();
+        let root = Root::at(tmp.path());
+        (tmp, root)
+    }
+
+    fn broker() -> BrokerTrust {
+        BrokerTrust::create("main", &SystemEntropy, NOW)
+    }
+
+    fn space(name: &str) -> Space {
+        Space::parse(name).unwrap()
+    }
+
+    fn account(broker: &BrokerTrust, name: &str) -> SpaceAccount {
+        SpaceAccount::create(broker, &space(name), &SystemEntropy, NOW)
+    }
+
+    #[test]
+    fn records_read_back_and_the_system_accounts_seed_never_lands() {
+        let (_tmp, root) = root();
+        assert!(load_broker(&root).unwrap().is_none() && inventory(&root).unwrap().is_empty());
+        let broker = broker();
+        save_broker(&root, &broker).unwrap();
+        save_account(&root, &account(&broker, "main")).unwrap();
+        save_account(&root, &account(&broker, "a b")).unwrap();
+        let read = load_broker(&root).unwrap().unwrap();
+        assert_eq!(read.operator.public(), broker.operator.public());
+        assert!(broker.sys_signing_seed.is_some() && read.sys_signing_seed.is_none());
+        assert!(root.auth_dir().join("account.6d61696e.json").is_file());
+        assert_eq!(inventory(&root).unwrap(), [space("a b"), space("main")]);
+        load_account(&root, &space("main")).unwrap().unwrap().check_signed_by(&read).unwrap();
+    }
+
+    #[test]
+    fn the_same_record_is_saved_again() {
+        let (_tmp, root) = root();
+        let broker = broker();
+        let account = account(&broker, "main");
+        for _ in 0..2 {
+            save_broker(&root, &broker).unwrap();
+            save_account(&root, &account).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_broker_record_goes_neither_sideways_nor_back() {
+        let (_tmp, root) = root();
+        let stored = broker();
+        save_broker(&root, &stored).unwrap();
+        let before = std::fs::read(root.auth_dir().join("broker.json")).unwrap();
+        // Same operator, another system account: as a rotation leaves it, but for the generation.
+        let rotated = |generation: u64| {
+            let mut next = stored.clone();
+            let sys = cotal_trust::nkey::Seed::generate(&SystemEntropy);
+            next.operator_jwt = jwt::encode_operator("cotal-main", &next.operator, sys.public(), NOW);
+            let claims = jwt::AccountClaims {
+                name: "SYS".into(),
+                subject: sys.public().clone(),
+                signing_keys: vec![],
+                jetstream: false,
+                authorization: None,
+            };
+            next.sys_jwt = jwt::encode_account(&claims, &next.operator, NOW);
+            next.sys = sys.public().clone();
+            next.generation = generation;
+            next
+        };
+        let mut moved_generation = stored.clone();
+        moved_generation.generation = 1;
+        let mut older = stored.clone();
+        let claims = jwt::AccountClaims {
+            name: "SYS".into(),
+            subject: stored.sys.clone(),
+            signing_keys: vec![],
+            jetstream: false,
+            authorization: None,
+        };
+        older.sys_jwt = jwt::encode_account(&claims, &stored.operator, UnixSecs(NOW.0 - 1));
+        for (what, next) in [
+            ("another operator", broker()),
+            ("same generation", rotated(0)),
+            ("a generation skipped", rotated(2)),
+            ("generation alone", moved_generation),
+            ("an older JWT", older),
+        ] {
+            assert!(save_broker(&root, &next).is_err(), "{what}");
+            assert_eq!(std::fs::read(root.auth_dir().join("broker.json")).unwrap(), before, "{what}");
+        }
+        save_broker(&root, &rotated(1)).unwrap();
+        assert!(save_broker(&root, &stored).is_err(), "back");
+    }
+
+    #[test]
+    fn a_first_broker_record_must_have_signed_every_account_that_is_there() {
+        let (_tmp, root) = root();
+        let (first, second) = (broker(), broker());
+        save_broker(&root, &first).unwrap();
+        save_account(&root, &account(&first, "main")).unwrap();
+        std::fs::remove_file(root.auth_dir().join("broker.json")).unwrap();
+        assert!(save_broker(&root, &second).is_err());
+        std::fs::write(root.auth_dir().join("account.zz.json"), "{}").unwrap();
+        assert!(save_broker(&root, &first).is_err());
+        std::fs::remove_file(root.auth_dir().join("account.zz.json")).unwrap();
+        save_broker(&root, &first).unwrap();
+    }
+
+    #[test]
+    fn an_account_record_keeps_its_space_and_its_account() {
+        let (_tmp, root) = root();
+        let broker = broker();
+        save_broker(&root, &broker).unwrap();
+        save_account(&root, &account(&broker, "main")).unwrap();
+        assert!(save_account(&root, &account(&broker, "main")).is_err());
+        std::fs::copy(root.auth_dir().join("account.6d61696e.json"), root.auth_dir().join("account.61.json"))
+            .unwrap();
+        let error = load_account(&root, &space("a")).unwrap_err().0;
+        assert!(error.contains("account.61.json") && !error.contains("main"), "{error}");
+        assert!(save_account(&root, &account(&broker, "a")).is_err());
+    }
+
+    #[test]
+    fn one_corrupt_entry_refuses_the_inventory() {
+        let broker = broker();
+        for name in [
+            "account.json.json",
+            "account.6D61.json",
+            "account.6d61696e.json",
+            "account..json",
+            "account.61.json",
+        ] {
+            let (_tmp, root) = root();
+            save_account(&root, &account(&broker, "ok")).unwrap();
+            std::fs::write(root.auth_dir().join(name), "{\"space\":\"secret\"}").unwrap();
+            let error = inventory(&root).unwrap_err().0;
+            assert!(!error.contains("secret"), "{error}");
+        }
+        let (_tmp, root) = root();
+        save_account(&root, &account(&broker, "ok")).unwrap();
+        symlink(root.auth_dir().join("account.6f6b.json"), root.auth_dir().join("account.61.json")).unwrap();
+        assert!(inventory(&root).is_err());
+        std::fs::remove_file(root.auth_dir().join("account.61.json")).unwrap();
+        std::fs::write(root.auth_dir().join("account.61.json.1.2.tmp"), "a write that was interrupted")
+            .unwrap();
+        assert_eq!(inventory(&root).unwrap(), [space("ok")]);
+    }
+
+    #[test]
+    fn a_trust_record_that_is_no_regular_file_is_refused_not_absent() {
+        let (tmp, root) = root();
+        root.ensure_auth_dir().unwrap();
+        symlink(tmp.path().join("nowhere"), root.auth_dir().join("broker.json")).unwrap();
+        assert!(load_broker(&root).is_err());
+        assert!(save_broker(&root, &broker()).is_err());
+        std::fs::create_dir(root.auth_dir().join("account.61.json")).unwrap();
+        assert!(load_account(&root, &space("a")).is_err());
+    }
+
+    #[test]
+    fn a_single_file_bundle_is_not_overlooked() {
+        let (_tmp, root) = root();
+        root.ensure_auth_dir().unwrap();
+        std::fs::write(root.auth_dir().join("auth.json"), "{}").unwrap();
+        assert!(load_broker(&root).unwrap_err().0.contains("auth.json"));
+        assert!(save_broker(&root, &broker()).is_err());
+    }
+
+    #[test]
+    fn a_garbled_record_is_refused_without_its_content() {
+        let (_tmp, root) = root();
+        root.ensure_auth_dir().unwrap();
+        std::fs::write(root.auth_dir().join("broker.json"), "{\"operator\": \"SOSECRET\"}").unwrap();
+        let error = load_broker(&root).err().unwrap().0;
+        assert!(error.contains("broker.json") && !error.contains("SOSECRET"), "{error}");
+    }
+}
