@@ -1,16 +1,30 @@
 //! Opens connections whose credentials the service signs itself (contract 07 §7.2, 05 §8.1).
+
 use std::sync::Arc;
-use cotal_trust::bundle::DataAccount;
-use cotal_wire::{Clock, ConnId, Entropy, EpError, Permissions, Principal, Space};
-use crate::{connection::Connection, custody::Custody};
+
+use async_nats::ServerAddr;
+use cotal_trust::{bundle::DataAccount, creds, jwt::principal_tags, nkey::Seed};
+use cotal_wire::{Clock, ConnId, Entropy, EpError, Permissions, Principal, Rules, Space};
+
+use crate::{
+    connection::{Connection, ConnectionTuple, JETSTREAM_INFO, Reconnect},
+    custody::Custody,
+    denials::Denials,
+    session::{Credential, SelfMinted, Session, SessionPlan},
+};
 
 /// Lifetime of a self-minted user JWT, in seconds (contract 07 §7.2).
 pub const INFRA_TTL_SECS: u64 = 900;
+/// Attempts of the callout connection, the reference client's default: a long outage ends it (contract 05 §15.2).
+const CREDS_RECONNECT_ATTEMPTS: u32 = 10;
 
 /// How long a connection's credential lives and whether it is renewed.
 #[derive(Debug, Clone)]
 pub enum Lifetime {
-    /// 900 s, re-signed at 450 s, reconnecting for ever.
+    /// 900 s, reconnecting for ever.
+    ///
+    /// The reference signs anew on a timer at half that life and presents the newest JWT at each reconnect. Here
+    /// signing cannot fail, so each (re)connect signs its own: never older, and no timer that could stop.
     Renewing,
     /// One call: no reconnect, this TTL in seconds, optional principal tags.
     OneShot {
@@ -25,15 +39,165 @@ pub enum Lifetime {
 
 /// Opens connections of one space's data account.
 #[derive(Clone)]
-pub struct Connector { _private: () }
+pub struct Connector {
+    shared: Arc<Shared>,
+    renewing_ttl_secs: u64,
+}
+
+struct Shared {
+    servers: String,
+    space: Space,
+    account: DataAccount,
+    custody: Custody,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+}
 
 impl Connector {
-    /// A connector. `servers` is one or more comma-separated NATS URLs.
-    pub fn new(_servers: &str, _space: Space, _account: DataAccount, _custody: Custody, _clock: Arc<dyn Clock>, _entropy: Arc<dyn Entropy>) -> Self { todo!() }
+    /// A connector. `servers` is one or more comma-separated NATS URLs, checked when a connection is opened.
+    pub fn new(
+        servers: &str,
+        space: Space,
+        account: DataAccount,
+        custody: Custody,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        let shared = Shared { servers: servers.to_owned(), space, account, custody, clock, entropy };
+        Self { shared: Arc::new(shared), renewing_ttl_secs: INFRA_TTL_SECS }
+    }
+
+    /// The same connector with another lifetime of renewing credentials, in seconds.
+    #[must_use]
+    pub fn with_renewing_ttl(mut self, ttl_secs: u64) -> Self {
+        self.renewing_ttl_secs = ttl_secs;
+        self
+    }
+
     /// The space.
-    pub fn space(&self) -> &Space { todo!() }
+    pub fn space(&self) -> &Space {
+        &self.shared.space
+    }
+
+    /// Where its connections are in custody.
+    pub fn custody(&self) -> &Custody {
+        &self.shared.custody
+    }
+
     /// Opens a self-minted connection: fresh user nkey, name = label, inbox prefix `_INBOX_<nkey>`.
-    pub async fn open(&self, _label: String, _grants: &(dyn Fn(&ConnId) -> Permissions + Send + Sync), _lifetime: Lifetime) -> Result<Connection, EpError> { todo!() }
-    /// Opens a connection with creds text (the callout connection).
-    pub async fn open_creds(&self, _label: String, _creds: &str) -> Result<Connection, EpError> { todo!() }
+    ///
+    /// `grants` is given the nkey as inbox nonce. Grants that name nothing in a direction are refused as `internal`,
+    /// because the broker would read them as everything. A broker that cannot be reached, or that refuses, is
+    /// `unavailable`.
+    pub async fn open(
+        &self,
+        label: String,
+        grants: &(dyn Fn(&ConnId) -> Permissions + Send + Sync),
+        lifetime: Lifetime,
+    ) -> Result<Connection, EpError> {
+        let user = Seed::generate(&*self.shared.entropy);
+        let permissions = grants(&user.public().conn_id());
+        if names_nothing(&permissions.publish) || names_nothing(&permissions.subscribe) {
+            return Err(EpError::internal(format!("{label}: the grant names nothing in one direction")));
+        }
+        let (ttl_secs, tags, reconnect) = match &lifetime {
+            Lifetime::Renewing => (Some(self.renewing_ttl_secs), Vec::new(), Reconnect::Forever),
+            Lifetime::OneShot { ttl_secs, principal } => (
+                Some(*ttl_secs),
+                principal.as_ref().map(principal_tags).unwrap_or_default(),
+                Reconnect::Never,
+            ),
+            Lifetime::PlaneOwned => (None, Vec::new(), Reconnect::Never),
+        };
+        let credential = Credential::SelfMinted(SelfMinted {
+            user,
+            account: self.shared.account.clone(),
+            permissions,
+            tags,
+            ttl_secs,
+            clock: Arc::clone(&self.shared.clock),
+        });
+        self.connect(label, credential, reconnect, matches!(lifetime, Lifetime::PlaneOwned)).await
+    }
+
+    /// Opens a connection with creds text (the callout connection), which reconnects as a NATS client does by
+    /// default: a long outage ends it. Creds that cannot be used are `bad-request`.
+    pub async fn open_creds(&self, label: String, creds: &str) -> Result<Connection, EpError> {
+        let creds = creds::parse(creds).map_err(|error| EpError::bad_request(format!("{label}: {error}")))?;
+        self.connect(label, Credential::Creds(creds), Reconnect::Attempts(CREDS_RECONNECT_ATTEMPTS), false)
+            .await
+    }
+
+    async fn connect(
+        &self,
+        label: String,
+        credential: Credential,
+        reconnect: Reconnect,
+        plane_owned: bool,
+    ) -> Result<Connection, EpError> {
+        let custody = &self.shared.custody;
+        custody.check_open(&label)?;
+        let servers = parse_servers(&self.shared.servers)
+            .map_err(|why| EpError::bad_request(format!("{label}: {why}")))?;
+        let may_ask_info = credential.allows_publish(JETSTREAM_INFO);
+        let user = credential.seed().public().clone();
+        let inbox_prefix = format!("_INBOX_{user}");
+        let plan = Arc::new(SessionPlan { label, servers, inbox_prefix, credential });
+        let denials = Arc::new(Denials::new());
+        let session = Session::open(&plan, &denials).await?;
+        let tuple = if plane_owned {
+            if session.server_id.is_empty() || session.client_id == 0 {
+                session.drain().await;
+                return Err(EpError::unavailable(format!(
+                    "{}: the server's INFO names no server_id or client_id",
+                    plan.label
+                )));
+            }
+            Some(ConnectionTuple {
+                server_id: session.server_id.clone(),
+                client_id: session.client_id,
+                user_nkey: user.clone(),
+            })
+        } else {
+            None
+        };
+        Connection::supervise(plan, user, may_ask_info, tuple, (session, denials), reconnect, custody).await
+    }
+}
+
+fn names_nothing(rules: &Rules) -> bool {
+    rules.allow.is_empty() && rules.deny.is_empty()
+}
+
+/// Credentials never stand in a server URL (contract 01 §8).
+fn parse_servers(servers: &str) -> Result<Vec<ServerAddr>, &'static str> {
+    let servers: Vec<ServerAddr> = servers
+        .split(',')
+        .map(str::trim)
+        .filter(|server| !server.is_empty())
+        .map(|server| server.parse().map_err(|_| "a server URL is not valid; write nats://host:port"))
+        .collect::<Result<_, _>>()?;
+    if servers.is_empty() {
+        return Err("no server URL is given; write nats://host:port");
+    }
+    if servers.iter().any(|server| server.host().is_empty()) {
+        return Err("a server URL names no host; write nats://host:port");
+    }
+    if servers.iter().any(|server| server.has_user_pass() || server.username().is_some()) {
+        return Err("a server URL carries credentials; leave them out");
+    }
+    Ok(servers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_comma_separated_and_carry_no_credentials() {
+        assert_eq!(parse_servers("nats://a:1, b:2 ,tls://c").map(|servers| servers.len()), Ok(3));
+        for bad in ["", " , ", "http://a", "nats://", "nats://user:pass@a:1", "nats://token@a:1"] {
+            assert!(parse_servers(bad).is_err(), "{bad:?}");
+        }
+    }
 }

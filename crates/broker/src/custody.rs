@@ -1,5 +1,14 @@
 //! Who holds which connection, from open to its proved end (contract 04 §16, 05 §15.3).
 
+use std::sync::Arc;
+
+use cotal_wire::EpError;
+use futures::future::join_all;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::connection::Core;
+
 /// One row of the inventory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owned {
@@ -10,18 +19,113 @@ pub struct Owned {
 }
 
 /// The registry of a context's connections.
+///
+/// Every connection that was ever opened stays in the inventory, short-lived and replaced ones included: the
+/// inventory of a closed context is the proof that nothing was left behind.
 #[derive(Clone, Default)]
-pub struct Custody { _private: () }
+pub struct Custody {
+    registry: Arc<Registry>,
+}
+
+#[derive(Default)]
+struct Registry {
+    state: Mutex<State>,
+    changed: watch::Sender<()>,
+}
+
+#[derive(Default)]
+struct State {
+    rows: Vec<Row>,
+    complete: bool,
+}
+
+struct Row {
+    label: String,
+    /// The connection, while it lives.
+    live: Option<Arc<Core>>,
+}
+
+/// A connection's place in the inventory.
+pub(crate) struct Place {
+    registry: Arc<Registry>,
+    index: usize,
+}
 
 impl Custody {
     /// An empty registry.
-    pub fn new() -> Self { Self::default() }
-    /// A detached snapshot.
-    pub fn connections(&self) -> Vec<Owned> { todo!() }
-    /// No more connections will be opened.
-    pub fn complete(&self) { todo!() }
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A detached snapshot, in the order of opening.
+    pub fn connections(&self) -> Vec<Owned> {
+        self.registry.state.lock().owned()
+    }
+
+    /// No more connections will be opened: from here on [`crate::Connector`] refuses to.
+    pub fn complete(&self) {
+        self.registry.state.lock().complete = true;
+        self.registry.changed.send_replace(());
+    }
+
     /// Resolves with the inventory once `complete` was called and every connection has ended.
-    pub async fn closed(&self) -> Vec<Owned> { todo!() }
-    /// Closes every live connection in parallel.
-    pub async fn close_remaining(&self) -> Result<(), cotal_wire::EpError> { todo!() }
+    pub async fn closed(&self) -> Vec<Owned> {
+        let mut changed = self.registry.changed.subscribe();
+        loop {
+            {
+                let state = self.registry.state.lock();
+                if state.complete && state.rows.iter().all(|row| row.live.is_none()) {
+                    return state.owned();
+                }
+            }
+            // Cannot fail: `self` holds the sender.
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// Closes every live connection in parallel. The error names the label of each that did not end.
+    pub async fn close_remaining(&self) -> Result<(), EpError> {
+        let live: Vec<_> =
+            self.registry.state.lock().rows.iter().filter_map(|row| row.live.clone()).collect();
+        let failures: Vec<String> = join_all(live.iter().map(|core| core.close()))
+            .await
+            .into_iter()
+            .filter_map(|outcome| outcome.err().map(|error| error.message))
+            .collect();
+        if failures.is_empty() { Ok(()) } else { Err(EpError::unavailable(failures.join("; "))) }
+    }
+
+    /// Refuses once [`Self::complete`] was called.
+    pub(crate) fn check_open(&self, label: &str) -> Result<(), EpError> {
+        if self.registry.state.lock().complete { Err(closing(label)) } else { Ok(()) }
+    }
+
+    /// Takes a connection into custody; the place is given up when its end is proved.
+    pub(crate) fn track(&self, core: &Arc<Core>) -> Result<Place, EpError> {
+        let mut state = self.registry.state.lock();
+        if state.complete {
+            return Err(closing(core.label()));
+        }
+        state.rows.push(Row { label: core.label().to_owned(), live: Some(Arc::clone(core)) });
+        Ok(Place { registry: Arc::clone(&self.registry), index: state.rows.len() - 1 })
+    }
+}
+
+fn closing(label: &str) -> EpError {
+    EpError::unavailable(format!("{label}: the service is closing and opens no more connections"))
+}
+
+impl State {
+    fn owned(&self) -> Vec<Owned> {
+        let owned = |row: &Row| Owned { label: row.label.clone(), ended: row.live.is_none() };
+        self.rows.iter().map(owned).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let ended = self.registry.state.lock().rows.get_mut(self.index).and_then(|row| row.live.take());
+        drop(ended);
+        self.registry.changed.send_replace(());
+    }
 }

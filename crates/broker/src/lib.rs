@@ -1,13 +1,16 @@
 //! The only room that speaks to NATS: connections in custody with self-minted renewing credentials, leader reads,
 //! conditional writes, and the provisioning of a space's streams and buckets.
 
+mod api;
 pub mod connection;
 pub mod connector;
 pub mod custody;
+mod denials;
 pub mod kv;
 pub mod provision;
+mod session;
 pub mod shape;
 
-pub use connection::{Connection, ConnectionState, Message, Subscription};
+pub use connection::{Connection, ConnectionState, ConnectionTuple, Message, Subscription};
 pub use connector::{Connector, Lifetime};
 pub use custody::Custody;

@@ -1,0 +1,180 @@
+//! Leader reads and conditional writes over a real broker (contract 07 conventions, §12.3).
+
+mod support;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use cotal_broker::kv::{Bucket, LeaderRead, WriteOutcome};
+use cotal_wire::{EpCode, Revision};
+use support::{fixture, only};
+
+fn written(outcome: WriteOutcome) -> Revision {
+    match outcome {
+        WriteOutcome::Written(revision) => revision,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn value(bucket: &Bucket, key: &str) -> (Bytes, Revision) {
+    match bucket.leader_read(key).await.unwrap() {
+        LeaderRead::Value(entry) => (entry.value, entry.revision),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn absent_marker_and_value_are_three_results() {
+    let f = fixture().await;
+    let (connection, bucket) = f.bucket("b").await;
+    assert_eq!(bucket.leader_read("gate.x").await.unwrap(), LeaderRead::Absent);
+
+    let before = cotal_wire::Clock::now_millis(&cotal_trust::system::SystemClock);
+    let revision = written(bucket.create("gate.x", "{\"v\":1}".into()).await);
+    let LeaderRead::Value(entry) = bucket.leader_read("gate.x").await.unwrap() else { panic!("a value") };
+    assert_eq!((entry.value, entry.revision), (Bytes::from("{\"v\":1}"), revision));
+    assert!(entry.stored_at >= before && entry.stored_at.since(before) < 60_000, "{:?}", entry.stored_at);
+
+    for (key, operation) in [("gate.x", "DEL"), ("gate.y", "PURGE")] {
+        connection
+            .publish(&format!("$KV.b.{key}"), &[("KV-Operation", operation)], Bytes::new())
+            .await
+            .unwrap();
+        connection.flush().await.unwrap();
+        assert!(matches!(bucket.leader_read(key).await.unwrap(), LeaderRead::Marker(_)), "{operation}");
+    }
+}
+
+#[tokio::test]
+async fn a_marker_on_an_authority_key_is_corruption_and_never_absence() {
+    let f = fixture().await;
+    let (connection, bucket) = f.bucket("b").await;
+    assert_eq!(bucket.read_authority("cred.a").await.unwrap(), None);
+    connection.publish("$KV.b.cred.a", &[("KV-Operation", "DEL")], Bytes::new()).await.unwrap();
+    connection.flush().await.unwrap();
+    assert_eq!(bucket.read_authority("cred.a").await.unwrap_err().code, EpCode::FailedPrecondition);
+}
+
+#[tokio::test]
+async fn an_empty_value_is_a_value() {
+    let f = fixture().await;
+    let (_connection, bucket) = f.bucket("b").await;
+    let revision = written(bucket.create("k", Bytes::new()).await);
+    assert_eq!(value(&bucket, "k").await, (Bytes::new(), revision));
+}
+
+#[tokio::test]
+async fn a_create_loses_to_a_value_and_to_a_marker() {
+    let f = fixture().await;
+    let (_connection, bucket) = f.bucket("b").await;
+    let first = written(bucket.create("k", "1".into()).await);
+    assert_eq!(bucket.create("k", "2".into()).await, WriteOutcome::Lost);
+    let marker = written(bucket.purge_pinned("k", first, 3600).await);
+    assert_eq!(bucket.create("k", "3".into()).await, WriteOutcome::Lost);
+    assert_eq!(bucket.leader_read("k").await.unwrap(), LeaderRead::Marker(marker));
+}
+
+#[tokio::test]
+async fn a_create_over_a_marker_is_pinned_to_it_and_loses_to_a_value() {
+    let f = fixture().await;
+    let (_connection, bucket) = f.bucket("b").await;
+    let first = written(bucket.create_over_marker("k", "1".into()).await);
+    assert_eq!(bucket.create_over_marker("k", "2".into()).await, WriteOutcome::Lost);
+    let marker = written(bucket.purge_pinned("k", first, 3600).await);
+    let second = written(bucket.create_over_marker("k", "3".into()).await);
+    assert!(second > marker);
+    assert_eq!(value(&bucket, "k").await, (Bytes::from("3"), second));
+}
+
+#[tokio::test]
+async fn a_pinned_write_holds_at_its_revision_only() {
+    let f = fixture().await;
+    let (_connection, bucket) = f.bucket("b").await;
+    let first = written(bucket.create("k", "1".into()).await);
+    let second = written(bucket.put_pinned("k", "2".into(), first).await);
+    assert_eq!(bucket.put_pinned("k", "3".into(), first).await, WriteOutcome::Lost);
+    assert_eq!(bucket.purge_pinned("k", first, 60).await, WriteOutcome::Lost);
+    assert_eq!(value(&bucket, "k").await, (Bytes::from("2"), second));
+}
+
+#[tokio::test]
+async fn of_many_creates_at_once_exactly_one_is_written() {
+    let f = fixture().await;
+    let (_connection, bucket) = f.bucket("b").await;
+    let outcomes = futures::future::join_all((0..32).map(|n| bucket.create("k", n.to_string().into()))).await;
+    let won = outcomes.iter().filter(|outcome| matches!(outcome, WriteOutcome::Written(_))).count();
+    let lost = outcomes.iter().filter(|outcome| **outcome == WriteOutcome::Lost).count();
+    assert_eq!((won, lost), (1, 31));
+}
+
+#[tokio::test]
+async fn a_write_that_a_stopped_broker_does_not_answer_is_ambiguous_and_may_have_been_written() {
+    let f = fixture().await;
+    let (_connection, bucket) = f.bucket("b").await;
+    let hasty = bucket.clone().with_timeout(Duration::from_millis(200));
+    f.server.pause();
+    assert!(matches!(hasty.create("k", "1".into()).await, WriteOutcome::Ambiguous(_)));
+    assert_eq!(hasty.leader_read("k").await.unwrap_err().code, EpCode::Unavailable);
+    f.server.resume();
+    // It had been sent: the write that was called ambiguous is there.
+    assert_eq!(value(&bucket, "k").await.0, Bytes::from("1"));
+}
+
+#[tokio::test]
+async fn a_write_in_flight_when_the_broker_dies_is_ambiguous_at_once() {
+    let mut f = fixture().await;
+    let (_connection, bucket) = f.bucket("b").await;
+    f.server.pause();
+    let patient = bucket.clone().with_timeout(Duration::from_secs(60));
+    let write = tokio::spawn(async move { patient.create("k", "1".into()).await });
+    let (_, probe) = (write.is_finished(), bucket.clone().with_timeout(Duration::from_millis(50)));
+    let _ = probe.leader_read("other").await;
+    f.server.kill();
+    let outcome =
+        tokio::time::timeout(Duration::from_secs(10), write).await.expect("no wait for the timeout");
+    assert!(matches!(outcome.unwrap(), WriteOutcome::Ambiguous(_)));
+}
+
+#[tokio::test]
+async fn a_write_to_no_store_and_a_denied_write_are_ambiguous() {
+    let f = fixture().await;
+    let narrow = f
+        .connector
+        .open("cotal:narrow:main".into(), &only(&["$KV.b.gate.>"]), cotal_broker::Lifetime::Renewing)
+        .await
+        .unwrap();
+    let nowhere = Bucket::new(&narrow, "b").create("gate.x", "1".into()).await;
+    assert!(matches!(nowhere, WriteOutcome::Ambiguous(_)), "{nowhere:?}");
+
+    f.bucket("b").await;
+    let bucket = Bucket::new(&narrow, "b").with_timeout(Duration::from_secs(60));
+    written(bucket.create("gate.x", "1".into()).await);
+    let denied = tokio::time::timeout(Duration::from_secs(10), bucket.create("cred.x", "1".into())).await;
+    let WriteOutcome::Ambiguous(why) = denied.expect("a denial is not waited out") else {
+        panic!("ambiguous")
+    };
+    assert!(why.contains("denies"), "{why}");
+}
+
+#[tokio::test]
+async fn a_key_outside_the_grammar_never_reaches_the_broker() {
+    let f = fixture().await;
+    let (_connection, bucket) = f.bucket("b").await;
+    assert_eq!(bucket.leader_read("gate.>").await.unwrap_err().code, EpCode::BadRequest);
+    assert!(matches!(bucket.create("gate.*", "1".into()).await, WriteOutcome::Ambiguous(_)));
+    assert!(bucket.keys(">").await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn keys_are_those_under_the_filter_markers_included() {
+    let f = fixture().await;
+    let (_connection, bucket) = f.bucket("b").await;
+    for key in ["natkey.b", "natkey.a", "natkey.c.d", "cred.a"] {
+        written(bucket.create(key, "1".into()).await);
+    }
+    let (_, revision) = value(&bucket, "natkey.b").await;
+    written(bucket.purge_pinned("natkey.b", revision, 3600).await);
+    assert_eq!(bucket.keys("natkey.>").await.unwrap(), ["natkey.a", "natkey.b", "natkey.c.d"]);
+    assert_eq!(bucket.keys("natkey.*").await.unwrap(), ["natkey.a", "natkey.b"]);
+    assert!(bucket.keys("none.>").await.unwrap().is_empty());
+}
