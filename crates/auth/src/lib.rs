@@ -1,1 +1,31 @@
-//! Placeholder, filled next.
+//! The auth service of a Cotal space as a library.
+//!
+//! A context holds one space's service: its plane, its callout and its HTTP faces. [`start_auth_service`] starts one
+//! inside a host, [`run_auth_service`] is the `cotal auth-service` process around one. This room does not decide who
+//! may do what (rooms `ledger` and `authority` do), does not answer a connect (room `callout`), and does not speak to
+//! NATS itself (room `broker` does).
+
+mod authority;
+pub mod bridge;
+mod capability;
+mod context;
+mod daemon;
+mod handle;
+mod hosted;
+mod http;
+pub mod managers;
+mod openapi;
+mod public_face;
+pub mod sessions;
+
+pub use authority::ConnectCredentials;
+pub use capability::Capability;
+pub use context::{CalloutLog, StartError};
+pub use daemon::{
+    AuthServiceArgs, AuthServiceRuntimeOptions, DaemonError, run_auth_service, run_auth_service_until,
+};
+pub use handle::{AuthService, CloseError, End, Readiness};
+pub use hosted::{AuthServiceInputs, HostedContext, start_auth_service};
+pub use http::mesh::AUTH_PROVIDER_NAME;
+pub use openapi::openapi_document;
+pub use public_face::{PublicFace, PublicFaceError};

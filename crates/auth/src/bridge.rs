@@ -1,0 +1,266 @@
+//! The IdP bridge: a verified IdP token becomes a Cotal bearer (contract 04 §4.2-4.3).
+//!
+//! Its stages are types, so that their order is not a convention: [`IdpBridge::prove`] verifies the token and the
+//! actor's grant, [`ProvedActor::entitle`] checks the view and the proof's remaining life, [`EntitledActor::sign`]
+//! makes the incarnation's credential durable and only then signs. [`IdpBridge::exchange`] runs all of them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use cotal_ledger::AuthorizedGrant;
+use cotal_trust::{
+    bearer::{self, BearerGrant, MintedBearer},
+    idp::{self, IdpPin, JwksResolver},
+    issuer::IssuerKeySet,
+    owner::OwnerSecret,
+};
+use cotal_wire::{
+    Actor, Clock, CredentialId, DerivedOwner, EpError, InstanceId, LifecycleUid, Principal, Space,
+    TransferWriterClaim, UnixSecs, View,
+};
+
+use crate::sessions::{SessionCoordinates, SessionDirectory};
+
+/// Why the bridge refused: one sentence for the caller, without a token or a secret in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BridgeRefusal(pub String);
+
+impl From<EpError> for BridgeRefusal {
+    fn from(error: EpError) -> Self {
+        Self(error.message)
+    }
+}
+
+/// What a bridge refuses to be built from.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BridgeConfigError {
+    /// The pinned issuer is empty.
+    #[error("the IdP bridge needs a non-empty issuer; pin the space to an identity provider first")]
+    EmptyIssuer,
+    /// The pinned audience is empty.
+    #[error("the IdP bridge needs a non-empty audience; pin the space to an identity provider first")]
+    EmptyAudience,
+}
+
+/// The two mandatory decisions of a host.
+#[async_trait]
+pub trait BridgeHooks: Send + Sync {
+    /// The current grant of this actor: the only source of the bearer's scope and parent.
+    async fn authorize_actor(
+        &self,
+        owner: &DerivedOwner,
+        actor: &Actor,
+    ) -> Result<AuthorizedGrant, BridgeRefusal>;
+
+    /// The incarnation's live root credential, durable before it is returned; never a fresh id for each exchange.
+    async fn mint_connect_credential(
+        &self,
+        owner: &DerivedOwner,
+        actor: &Actor,
+        lifecycle_uid: &LifecycleUid,
+    ) -> Result<CredentialId, BridgeRefusal>;
+}
+
+/// What a caller asks of its bearer, beside the actor.
+#[derive(Debug, Clone, Default)]
+pub struct BearerRequest {
+    /// Requested lifetime in seconds; `None` for the view's cap. The issuer refuses more than the cap.
+    pub ttl_secs: Option<f64>,
+    /// The instance that a `manager-caller` bearer is bound to.
+    pub manager_instance_id: Option<InstanceId>,
+    /// The session that a `session-caller` bearer is for.
+    pub session: Option<SessionCoordinates>,
+    /// The object that a `transfer-writer` bearer may write.
+    pub transfer_writer: Option<TransferWriterClaim>,
+}
+
+/// The bridge of one space.
+pub struct IdpBridge {
+    space: Space,
+    pin: IdpPin,
+    keys: JwksResolver,
+    owner_secret: OwnerSecret,
+    issuer: Arc<IssuerKeySet>,
+    hooks: Arc<dyn BridgeHooks>,
+    sessions: Arc<dyn SessionDirectory>,
+    clock: Arc<dyn Clock>,
+}
+
+/// What a bridge is built from. The hooks are not optional.
+pub struct IdpBridgeParts {
+    /// The space: the audience of its bearers.
+    pub space: Space,
+    /// The pinned IdP.
+    pub pin: IdpPin,
+    /// The pinned key set.
+    pub keys: JwksResolver,
+    /// The owner-derivation secret.
+    pub owner_secret: OwnerSecret,
+    /// Bearer keys.
+    pub issuer: Arc<IssuerKeySet>,
+    /// Grant and credential.
+    pub hooks: Arc<dyn BridgeHooks>,
+    /// Sessions, for the `session-caller` view.
+    pub sessions: Arc<dyn SessionDirectory>,
+    /// Clock.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// An actor whose human proof and ledger grant were both verified.
+pub struct ProvedActor<'b> {
+    bridge: &'b IdpBridge,
+    grant: AuthorizedGrant,
+    proof_exp: UnixSecs,
+}
+
+/// A proved actor that may hold the view it asks for, while its proof still lives.
+pub struct EntitledActor<'b> {
+    bridge: &'b IdpBridge,
+    grant: AuthorizedGrant,
+    proof_exp: UnixSecs,
+    view: Option<View>,
+}
+
+/// A minted bearer and whom it is for.
+pub struct BridgedBearer {
+    /// The owner that the proof derived to.
+    pub owner: DerivedOwner,
+    /// The bearer.
+    pub bearer: MintedBearer,
+}
+
+impl IdpBridge {
+    /// A bridge, or what is wrong with its parts.
+    pub fn new(parts: IdpBridgeParts) -> Result<Self, BridgeConfigError> {
+        if parts.pin.issuer.is_empty() {
+            return Err(BridgeConfigError::EmptyIssuer);
+        }
+        if parts.pin.audience.is_empty() {
+            return Err(BridgeConfigError::EmptyAudience);
+        }
+        let IdpBridgeParts { space, pin, keys, owner_secret, issuer, hooks, sessions, clock } = parts;
+        Ok(Self { space, pin, keys, owner_secret, issuer, hooks, sessions, clock })
+    }
+
+    /// Actor grammar, IdP token, owner, grant; in this order.
+    pub async fn prove(&self, idp_token: &str, actor: &str) -> Result<ProvedActor<'_>, BridgeRefusal> {
+        let actor = Actor::parse(actor).map_err(|error| BridgeRefusal(error.to_string()))?;
+        let proof = idp::verify_idp_token(idp_token, &self.pin, &self.keys, self.clock.now_secs())
+            .await
+            .map_err(|refusal| BridgeRefusal(refusal.0))?;
+        let owner = self
+            .owner_secret
+            .derive(&self.pin.issuer, &proof.sub)
+            .map_err(|error| BridgeRefusal(error.0.to_owned()))?;
+        let grant = self.hooks.authorize_actor(&owner, &actor).await?;
+        if grant.owner != owner || grant.actor != actor {
+            return Err(BridgeRefusal(format!("the grant that was found is not the one of {owner}.{actor}")));
+        }
+        Ok(ProvedActor { bridge: self, grant, proof_exp: proof.exp })
+    }
+
+    /// The whole exchange.
+    pub async fn exchange(
+        &self,
+        idp_token: &str,
+        actor: &str,
+        view: Option<&str>,
+        request: BearerRequest,
+    ) -> Result<BridgedBearer, BridgeRefusal> {
+        self.prove(idp_token, actor).await?.entitle(view)?.sign(request).await
+    }
+}
+
+impl<'b> ProvedActor<'b> {
+    /// The verified grant.
+    pub fn grant(&self) -> &AuthorizedGrant {
+        &self.grant
+    }
+
+    /// Checks the view against the closed enum and the fresh grant, then that the proof has not expired.
+    pub fn entitle(self, view: Option<&str>) -> Result<EntitledActor<'b>, BridgeRefusal> {
+        let view = view.map(|name| entitled_view(name, &self.grant)).transpose()?;
+        if self.proof_exp <= self.bridge.clock.now_secs() {
+            return Err(BridgeRefusal("the IdP token has expired; log in again".to_owned()));
+        }
+        Ok(EntitledActor { bridge: self.bridge, grant: self.grant, proof_exp: self.proof_exp, view })
+    }
+}
+
+impl EntitledActor<'_> {
+    /// The verified grant.
+    pub fn grant(&self) -> &AuthorizedGrant {
+        &self.grant
+    }
+
+    /// Makes the incarnation's credential durable, asks for the session if there is one, and signs. The bearer never
+    /// outlives the proof: time spent in the hooks shortens it.
+    pub async fn sign(self, request: BearerRequest) -> Result<BridgedBearer, BridgeRefusal> {
+        let Self { bridge, grant, proof_exp, view } = self;
+        let credential_id =
+            bridge.hooks.mint_connect_credential(&grant.owner, &grant.actor, &grant.lifecycle_uid).await?;
+        let session = match &request.session {
+            Some(coordinates) => {
+                let principal = Principal::new(&grant.owner, grant.actor.clone());
+                Some(bridge.sessions.verify(&principal, &grant.lifecycle_uid, coordinates).await?)
+            }
+            None => None,
+        };
+        let signed = BearerGrant {
+            owner: grant.owner.clone(),
+            actor: grant.actor,
+            scope: Some(grant.scope),
+            parent: grant.parent,
+            lifecycle_uid: grant.lifecycle_uid,
+            credential_id,
+            view,
+            manager_instance_id: request.manager_instance_id,
+            session,
+            transfer_writer: request.transfer_writer,
+            ttl_secs: request.ttl_secs,
+            not_after: Some(proof_exp),
+        };
+        let bearer = bearer::mint(&bridge.issuer, &bridge.space, &signed, bridge.clock.now_secs())
+            .map_err(|refusal| BridgeRefusal(refusal.0))?;
+        Ok(BridgedBearer { owner: grant.owner, bearer })
+    }
+}
+
+/// The view of this name, when the exchange mints it and the grant covers it. A missing capability prints the grant
+/// command that would add it.
+fn entitled_view(name: &str, grant: &AuthorizedGrant) -> Result<View, BridgeRefusal> {
+    // `service-endpoint` is a view of the enum, but only the service authority route issues it.
+    let view = View::from_name(name)
+        .filter(|view| *view != View::ServiceEndpoint)
+        .ok_or_else(|| BridgeRefusal("view is not one that this exchange mints".to_owned()))?;
+    if view.is_covered_by(&grant.scope) {
+        return Ok(view);
+    }
+    let needed = view.required_scope().unwrap_or_default();
+    let mut wider = grant.scope.clone();
+    wider.push(needed.to_owned());
+    Err(BridgeRefusal(format!(
+        "view \"{view}\" needs scope \"{needed}\", which the grant of {}.{} does not hold; an operator can add it with: {}",
+        grant.owner,
+        grant.actor,
+        cotal_ledger::regrant_command(&row_of(grant, wider))
+    )))
+}
+
+/// The row that a re-grant line prints.
+fn row_of(grant: &AuthorizedGrant, scope: Vec<String>) -> cotal_ledger::ActorRow {
+    cotal_ledger::ActorRow {
+        owner: grant.owner.clone(),
+        actor: grant.actor.clone(),
+        scope,
+        allow_subscribe: grant.allow_subscribe.clone(),
+        allow_publish: grant.allow_publish.clone(),
+        role: grant.role.clone(),
+        parent: grant.parent.as_ref().map(Principal::key),
+        label: grant.label.clone(),
+        token_hash: None,
+        lifecycle_uid: None,
+        granted_at: String::new(),
+    }
+}

@@ -1,0 +1,362 @@
+//! Starts one space's service, step by step, and unwinds what it opened when a step fails (contract 05 §15.2).
+
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use cotal_authority::{Plane, PlaneInputs};
+use cotal_broker::{Connection, Connector, Custody};
+use cotal_callout::{Callout, CalloutLimits, CalloutParts, ConnectLimits, Limiter};
+use cotal_ledger::Ledger;
+use cotal_trust::{
+    callout_account::CalloutAuth,
+    idp::{IdpPin, IdpRefusal, JwksResolver},
+    issuer::{IssuerKeySet, issuer_urn},
+    owner::OwnerSecret,
+};
+use cotal_wire::{Clock, Entropy, EpError, Space};
+use cotal_workspace::{
+    material::{MaterialError, UserAuthMaterial},
+    secret_store::SecretStore,
+};
+
+use crate::{
+    authority::{ConnectCredentials, ExchangeAuthority},
+    bridge::{BridgeConfigError, IdpBridge, IdpBridgeParts},
+    capability::Capability,
+    handle::{AuthService, HandleParts},
+    hosted::HostedContext,
+    http::{
+        exchange::Exchange,
+        face::{Face, Service},
+        listener::Listener,
+        mesh::{MeshBundle, MeshParts},
+    },
+    managers::NoManagers,
+    public_face::PublicFace,
+    sessions::NoSessions,
+};
+
+/// How often issuance rows are pruned unless a host says otherwise (contract 05 §1).
+pub(crate) const NATIVE_ISSUANCE_PRUNE: Duration = Duration::from_secs(60);
+
+/// Where the callout's line for each answered connect goes.
+pub type CalloutLog = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Why a context did not start. Nothing that it had opened is left open.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An input is unusable; the sentence names it.
+    #[error("{0}")]
+    Input(String),
+    /// User-auth material is missing or garbled.
+    #[error(transparent)]
+    Material(#[from] MaterialError),
+    /// The stored issuer is another space's.
+    #[error(
+        "the stored issuer \"{found}\" is not this space's \"{expected}\"; restore the space's own issuer keys"
+    )]
+    IssuerPin {
+        /// What the key set says.
+        found: String,
+        /// What the space needs.
+        expected: String,
+    },
+    /// The material's data account is not the context's.
+    #[error("the stored data account is not the one that this context was assigned")]
+    Account,
+    /// The broker did not accept the callout credentials.
+    #[error("the broker at {servers} does not accept the callout credentials: {source}")]
+    Broker {
+        /// What was dialled.
+        servers: String,
+        /// Why.
+        source: EpError,
+    },
+    /// The plane did not open.
+    #[error("the authority plane did not open: {0}")]
+    Plane(EpError),
+    /// The callout did not start.
+    #[error("the auth callout did not start: {0}")]
+    Callout(EpError),
+    /// The pinned IdP is unusable.
+    #[error("the pinned identity provider is unusable: {0}")]
+    Idp(#[from] IdpRefusal),
+    /// The bridge cannot be built.
+    #[error(transparent)]
+    Bridge(#[from] BridgeConfigError),
+    /// A listener did not bind.
+    #[error("the {face} listener did not bind 127.0.0.1:{port}: {source}")]
+    Listener {
+        /// Which face.
+        face: &'static str,
+        /// The port that was asked for.
+        port: u16,
+        /// Why.
+        source: io::Error,
+    },
+    /// The bundle could not be encoded.
+    #[error("the discovery bundle could not be encoded: {0}")]
+    Bundle(serde_json::Error),
+}
+
+/// Everything that a context starts from.
+pub(crate) struct ContextInputs {
+    pub space: Space,
+    pub servers: String,
+    pub store: Arc<dyn SecretStore>,
+    pub state_dir: PathBuf,
+    /// The assignment of a hosted context.
+    pub context: Option<HostedContext>,
+    pub port: u16,
+    pub public_face: Option<PublicFace>,
+    pub callout_limits: CalloutLimits,
+    pub connect_limits: ConnectLimits,
+    pub native_issuance_prune: Duration,
+    pub callout_log: CalloutLog,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// What has been opened so far; dropped by unwinding when a later step fails.
+#[derive(Default)]
+struct Opened {
+    plane: Option<Arc<Plane>>,
+    connection: Option<Connection>,
+    callout: Option<Callout>,
+    loopback: Option<Listener>,
+    public: Option<Listener>,
+}
+
+impl Opened {
+    /// Closes in the contract's order: public listener, loopback listener, callout connection, plane.
+    async fn unwind(self) {
+        for listener in [self.public, self.loopback].into_iter().flatten() {
+            listener.stop().await;
+        }
+        if let Some(callout) = self.callout {
+            callout.stop().await;
+        }
+        if let Some(connection) = self.connection
+            && let Err(error) = connection.close().await
+        {
+            tracing::warn!(%error, "unwinding: the callout connection did not close");
+        }
+        if let Some(plane) = self.plane
+            && let Err(error) = plane.close().await
+        {
+            tracing::warn!(%error, "unwinding: the plane did not close");
+        }
+    }
+}
+
+/// Starts a context.
+pub(crate) async fn start(inputs: ContextInputs) -> Result<AuthService, StartError> {
+    let custody = Custody::new();
+    let mut opened = Opened::default();
+    match open(inputs, &custody, &mut opened).await {
+        Ok(service) => Ok(service),
+        Err(error) => {
+            opened.unwind().await;
+            if let Err(error) = custody.close_remaining().await {
+                tracing::warn!(%error, "unwinding: a connection did not close");
+            }
+            Err(error)
+        }
+    }
+}
+
+/// The material of one space, in the shapes that its users need.
+struct Material {
+    data_account: cotal_trust::bundle::DataAccount,
+    callout: Arc<CalloutAuth>,
+    issuer: Arc<IssuerKeySet>,
+    owner_secret: OwnerSecret,
+    idp: IdpPin,
+}
+
+/// Steps 1-3: loads the material, and checks whose it is.
+async fn load(inputs: &ContextInputs) -> Result<Material, StartError> {
+    let loaded = UserAuthMaterial::load(&*inputs.store, &inputs.state_dir, &inputs.space).await?;
+    let expected = issuer_urn(&inputs.space);
+    if loaded.issuer.issuer() != expected {
+        return Err(StartError::IssuerPin { found: loaded.issuer.issuer().to_owned(), expected });
+    }
+    if inputs
+        .context
+        .as_ref()
+        .is_some_and(|context| context.account_public_key != loaded.data_account.account)
+    {
+        return Err(StartError::Account);
+    }
+    Ok(Material {
+        data_account: loaded.data_account,
+        callout: Arc::new(loaded.callout),
+        issuer: Arc::new(loaded.issuer),
+        owner_secret: loaded.owner_secret,
+        idp: loaded.idp,
+    })
+}
+
+async fn open(
+    inputs: ContextInputs,
+    custody: &Custody,
+    opened: &mut Opened,
+) -> Result<AuthService, StartError> {
+    let material = load(&inputs).await?;
+    let connector = Connector::new(
+        &inputs.servers,
+        inputs.space.clone(),
+        material.data_account.clone(),
+        custody.clone(),
+        Arc::clone(&inputs.clock),
+        Arc::clone(&inputs.entropy),
+    );
+    prove_reachable(&inputs, &connector, &material.callout).await?;
+    let plane = Plane::open(PlaneInputs {
+        connector: connector.clone(),
+        clock: Arc::clone(&inputs.clock),
+        entropy: Arc::clone(&inputs.entropy),
+        native_issuance_prune: inputs.native_issuance_prune,
+    })
+    .await
+    .map_err(StartError::Plane)?;
+    opened.plane = Some(Arc::clone(&plane));
+
+    let ledger = Ledger::at(&inputs.state_dir);
+    let limiter = Arc::new(Limiter::new(inputs.connect_limits, Arc::clone(&inputs.clock)));
+    let connection = connector
+        .open_creds(format!("cotal:auth-service:{}", inputs.space), &material.callout.callout_creds)
+        .await
+        .map_err(StartError::Callout)?;
+    opened.connection = Some(connection.clone());
+    let callout = Callout::start(
+        connection.clone(),
+        CalloutParts {
+            space: inputs.space.clone(),
+            callout: Arc::clone(&material.callout),
+            data_account: material.data_account.clone(),
+            issuer: Arc::clone(&material.issuer),
+            ledger: ledger.clone(),
+            reader: Arc::clone(plane.reader()),
+            issuance: Arc::clone(plane.issuance()),
+            limiter: Arc::clone(&limiter),
+            limits: inputs.callout_limits,
+            expected_server_ids: None,
+            clock: Arc::clone(&inputs.clock),
+            entropy: Arc::clone(&inputs.entropy),
+            log: Arc::clone(&inputs.callout_log),
+        },
+    )
+    .await
+    .map_err(StartError::Callout)?;
+    opened.callout = Some(callout);
+
+    let credentials: Arc<dyn ConnectCredentials> = Arc::clone(&plane) as _;
+    let service = Arc::new(compose(&inputs, &material, ledger, credentials, limiter)?);
+    let cap = Capability::mint(&*inputs.entropy);
+    let face = Arc::new(Face::loopback(Arc::clone(&service), cap.clone()));
+    let loopback = Listener::bind(inputs.port, face).await.map_err(|source| StartError::Listener {
+        face: "loopback",
+        port: inputs.port,
+        source,
+    })?;
+    let url = format!("http://{}", loopback.addr());
+    opened.loopback = Some(loopback);
+    let public_url = match &inputs.public_face {
+        Some(face) => {
+            let (listener, public_url) = open_public(face, &inputs, &material, service).await?;
+            opened.public = Some(listener);
+            Some(public_url)
+        }
+        None => None,
+    };
+    let callout = opened.callout.take();
+    let loopback = opened.loopback.take();
+    let public = opened.public.take();
+    Ok(AuthService::supervise(HandleParts {
+        context: inputs.context,
+        space: inputs.space,
+        url,
+        public_url,
+        cap,
+        custody: custody.clone(),
+        plane,
+        connection,
+        callout,
+        listeners: loopback.into_iter().chain(public).collect(),
+    }))
+}
+
+/// Step 4: the broker answers, and knows the callout user.
+async fn prove_reachable(
+    inputs: &ContextInputs,
+    connector: &Connector,
+    callout: &CalloutAuth,
+) -> Result<(), StartError> {
+    let refuse = |source| StartError::Broker { servers: inputs.servers.clone(), source };
+    let probe = connector
+        .open_creds(format!("cotal:auth-probe:{}", inputs.space), &callout.callout_creds)
+        .await
+        .map_err(refuse)?;
+    probe.close().await.map_err(refuse)
+}
+
+/// Step 7, first half: what both faces answer from.
+fn compose(
+    inputs: &ContextInputs,
+    material: &Material,
+    ledger: Ledger,
+    credentials: Arc<dyn ConnectCredentials>,
+    limiter: Arc<Limiter>,
+) -> Result<Service, StartError> {
+    let clock = &inputs.clock;
+    let authority = ExchangeAuthority::new(ledger, credentials);
+    let bridge = IdpBridge::new(IdpBridgeParts {
+        space: inputs.space.clone(),
+        pin: material.idp.clone(),
+        keys: JwksResolver::new(&material.idp.jwks_uri, Arc::clone(clock))?,
+        owner_secret: material.owner_secret.clone(),
+        issuer: Arc::clone(&material.issuer),
+        hooks: Arc::new(authority.clone()),
+        sessions: Arc::new(NoSessions),
+        clock: Arc::clone(clock),
+    })?;
+    Ok(Service {
+        issuer: material.issuer.issuer().to_owned(),
+        jwks: Bytes::from(material.issuer.jwks()),
+        exchange: Exchange {
+            space: inputs.space.clone(),
+            issuer: Arc::clone(&material.issuer),
+            bridge,
+            authority,
+            limiter,
+            managers: Arc::new(NoManagers),
+            clock: Arc::clone(clock),
+        },
+        clock: Arc::clone(clock),
+    })
+}
+
+/// Step 7, second half: binds the public face first, because its bundle names where it is bound.
+async fn open_public(
+    face: &PublicFace,
+    inputs: &ContextInputs,
+    material: &Material,
+    service: Arc<Service>,
+) -> Result<(Listener, String), StartError> {
+    let refuse = |source| StartError::Listener { face: "public", port: face.port(), source };
+    let socket =
+        tokio::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, face.port())).await.map_err(refuse)?;
+    let public_url = face.url_at(socket.local_addr().map_err(refuse)?);
+    let bundle = MeshBundle::compose(&MeshParts {
+        space: &inputs.space,
+        server: face.server_or(&inputs.servers),
+        idp: &material.idp,
+        public_url: &public_url,
+        agent_provisioning_url: face.agent_provisioning_url(),
+        sentinel_creds: &material.callout.sentinel_creds,
+    });
+    let bundle = bundle.to_bytes().map_err(StartError::Bundle)?;
+    let public = Arc::new(Face::public(service, face.trusted_proxy(), bundle));
+    Ok((Listener::serve(socket, public).map_err(refuse)?, public_url))
+}

@@ -1,0 +1,396 @@
+//! `cotal auth-service`: one space's service as a process (contract 05 §14).
+
+use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
+
+use cotal_callout::{CalloutLimits, ConnectLimits};
+use cotal_trust::system::{SystemClock, SystemEntropy};
+use cotal_wire::Space;
+use cotal_workspace::{
+    material::Discovery,
+    root::Root,
+    secret_store::{FsSecretStore, SecretStore},
+};
+use zeroize::Zeroizing;
+
+use crate::{
+    context::{self, ContextInputs, NATIVE_ISSUANCE_PRUNE},
+    handle::{AuthService, End},
+    hosted::stderr_log,
+    public_face::PublicFace,
+};
+
+/// The flags of `cotal auth-service`, as they were given.
+#[derive(Debug, Clone, Default)]
+pub struct AuthServiceArgs {
+    /// `--space`.
+    pub space: Option<String>,
+    /// `--server`.
+    pub server: Option<String>,
+    /// `--port`.
+    pub port: Option<String>,
+    /// `--exchange-public-port`.
+    pub exchange_public_port: Option<String>,
+    /// `--exchange-public-url`.
+    pub exchange_public_url: Option<String>,
+    /// `--exchange-trusted-proxy`.
+    pub exchange_trusted_proxy: bool,
+    /// `--advertised-server`.
+    pub advertised_server: Option<String>,
+    /// `--agent-provisioning-url`.
+    pub agent_provisioning_url: Option<String>,
+    /// `--auth-timeout`, in seconds.
+    pub auth_timeout: Option<String>,
+    /// `--callout-only`.
+    pub callout_only: bool,
+    /// `--spaces`.
+    pub spaces: Option<String>,
+    /// `--service-endpoints`.
+    pub service_endpoints: bool,
+}
+
+/// What the process gives the daemon.
+#[derive(Debug, Clone)]
+pub struct AuthServiceRuntimeOptions {
+    /// Where the workspace root is looked for.
+    pub cwd: PathBuf,
+    /// `COTAL_SMOKE_AUTH_STARTUP_HOLD_MS`: a delay between the scrub and the start, in milliseconds.
+    pub startup_hold_ms: Option<String>,
+    /// `COTAL_SECRET_STORE`: names an injected store that does not name itself.
+    pub secret_store: Option<String>,
+}
+
+impl AuthServiceRuntimeOptions {
+    /// From the process's working directory and environment.
+    pub fn from_process() -> std::io::Result<Self> {
+        Ok(Self {
+            cwd: std::env::current_dir()?,
+            startup_hold_ms: std::env::var(STARTUP_HOLD).ok(),
+            secret_store: std::env::var(SECRET_STORE).ok(),
+        })
+    }
+}
+
+/// Why the daemon ended with status 1: one sentence for standard error.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("auth-service: {0}")]
+pub struct DaemonError(pub String);
+
+impl DaemonError {
+    fn of(error: impl std::fmt::Display) -> Self {
+        Self(error.to_string())
+    }
+}
+
+const STARTUP_HOLD: &str = "COTAL_SMOKE_AUTH_STARTUP_HOLD_MS";
+const SECRET_STORE: &str = "COTAL_SECRET_STORE";
+
+/// Flags that parsed.
+#[derive(Debug)]
+struct Flags {
+    space: Space,
+    server: String,
+    port: u16,
+    public_face: Option<PublicFace>,
+    callout_limits: CalloutLimits,
+}
+
+/// Runs one space's service until SIGINT, SIGTERM or its own end. `store` replaces the filesystem store of the root.
+pub async fn run_auth_service(
+    args: &AuthServiceArgs,
+    store: Option<Arc<dyn SecretStore>>,
+    options: &AuthServiceRuntimeOptions,
+) -> Result<(), DaemonError> {
+    let flags = read_flags(args)?;
+    let signals =
+        termination().map_err(|error| DaemonError(format!("signals cannot be watched: {error}")))?;
+    serve(flags, store, options, signals).await
+}
+
+/// The same, until `shutdown` resolves: for a host that watches signals itself.
+pub async fn run_auth_service_until(
+    args: &AuthServiceArgs,
+    store: Option<Arc<dyn SecretStore>>,
+    options: &AuthServiceRuntimeOptions,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), DaemonError> {
+    serve(read_flags(args)?, store, options, shutdown).await
+}
+
+async fn serve(
+    flags: Flags,
+    store: Option<Arc<dyn SecretStore>>,
+    options: &AuthServiceRuntimeOptions,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), DaemonError> {
+    tokio::pin!(shutdown);
+    let hold = read_hold(options.startup_hold_ms.as_deref())?;
+    let root = Root::discover(&options.cwd).map_err(DaemonError::of)?;
+    let state_dir = root.user_auth_state_dir(&flags.space).map_err(DaemonError::of)?;
+    let store = choose_store(store, &root, options)?;
+    // A file left by a start that crashed would say ready for one that is not.
+    Discovery::remove(&state_dir).map_err(DaemonError::of)?;
+    let server = flags.server.clone();
+    let starting = async {
+        if let Some(hold) = hold {
+            tokio::time::sleep(hold).await;
+        }
+        context::start(ContextInputs {
+            space: flags.space,
+            servers: flags.server,
+            store,
+            state_dir: state_dir.clone(),
+            context: None,
+            port: flags.port,
+            public_face: flags.public_face,
+            callout_limits: flags.callout_limits,
+            connect_limits: ConnectLimits::default(),
+            native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
+            callout_log: stderr_log(),
+            clock: Arc::new(SystemClock),
+            entropy: Arc::new(SystemEntropy),
+        })
+        .await
+        .map_err(DaemonError::of)
+    };
+    let service = tokio::select! {
+        started = starting => started?,
+        () = shutdown.as_mut() => return Ok(()),
+    };
+    let announced = announce(&service, &state_dir, &server);
+    let end = match &announced {
+        Ok(()) => tokio::select! {
+            end = service.ended() => Some(end),
+            () = shutdown.as_mut() => None,
+        },
+        Err(_) => None,
+    };
+    let removed = Discovery::remove(&state_dir).map_err(DaemonError::of);
+    let closed = service.close().await.map_err(DaemonError::of);
+    announced?;
+    match end {
+        Some(End::Fenced(reason)) => Err(DaemonError(format!("the authority plane was fenced: {reason}"))),
+        Some(End::BrokerClosed) => Err(DaemonError("the broker connection closed".to_owned())),
+        Some(End::Closed) | None => removed.and(closed),
+    }
+}
+
+/// Writes the discovery file, whose existence says ready, then the one line on standard output.
+fn announce(service: &AuthService, state_dir: &std::path::Path, server: &str) -> Result<(), DaemonError> {
+    let discovery = Discovery {
+        url: service.url().to_owned(),
+        pid: std::process::id(),
+        cap: Zeroizing::new(service.cap().expose().to_owned()),
+        public_url: service.public_url().map(str::to_owned),
+    };
+    discovery.write(state_dir).map_err(DaemonError::of)?;
+    let public = service.public_url().map(|url| format!(", public {url}")).unwrap_or_default();
+    println!("auth-service: space \"{}\" on {server}, exchange {}{public}", service.space(), service.url());
+    Ok(())
+}
+
+fn choose_store(
+    injected: Option<Arc<dyn SecretStore>>,
+    root: &Root,
+    options: &AuthServiceRuntimeOptions,
+) -> Result<Arc<dyn SecretStore>, DaemonError> {
+    match injected {
+        Some(store)
+            if store.identity().is_none() && options.secret_store.as_deref().is_none_or(str::is_empty) =>
+        {
+            Err(DaemonError(format!(
+                "an injected SecretStore must declare its identity, or {SECRET_STORE} must name it"
+            )))
+        }
+        Some(store) => Ok(store),
+        None => Ok(Arc::new(FsSecretStore::open(root).map_err(DaemonError::of)?)),
+    }
+}
+
+/// Checks every flag before anything is touched (contract 05 §14 step 1).
+fn read_flags(args: &AuthServiceArgs) -> Result<Flags, DaemonError> {
+    for (flag, given) in [
+        ("--callout-only", args.callout_only),
+        ("--spaces", args.spaces.is_some()),
+        ("--service-endpoints", args.service_endpoints),
+    ] {
+        if given {
+            return Err(DaemonError(format!(
+                "unimplemented: {flag} is not served by this version; run one `cotal auth-service --space <s> --server <url>` a space"
+            )));
+        }
+    }
+    let required = |flag: &str, value: &Option<String>| {
+        value
+            .clone()
+            .filter(|value| !value.is_empty())
+            .ok_or_else(|| DaemonError(format!("{flag} is required; add {flag} <value>")))
+    };
+    let space = Space::parse(&required("--space", &args.space)?).map_err(DaemonError::of)?;
+    let server = required("--server", &args.server)?;
+    let port = read_port("--port", args.port.as_deref())?.unwrap_or(0);
+    let public_face = read_public_face(args)?;
+    let mut callout_limits = CalloutLimits::default();
+    if let Some(raw) = &args.auth_timeout {
+        callout_limits.auth_timeout = read_auth_timeout(raw)?;
+    }
+    Ok(Flags { space, server, port, public_face, callout_limits })
+}
+
+fn read_public_face(args: &AuthServiceArgs) -> Result<Option<PublicFace>, DaemonError> {
+    let Some(port) = read_port("--exchange-public-port", args.exchange_public_port.as_deref())? else {
+        for (flag, given) in [
+            ("--exchange-public-url", args.exchange_public_url.is_some()),
+            ("--exchange-trusted-proxy", args.exchange_trusted_proxy),
+            ("--advertised-server", args.advertised_server.is_some()),
+            ("--agent-provisioning-url", args.agent_provisioning_url.is_some()),
+        ] {
+            if given {
+                return Err(DaemonError(format!(
+                    "{flag} needs a public face; add --exchange-public-port <port>"
+                )));
+            }
+        }
+        return Ok(None);
+    };
+    PublicFace::on_port(port)
+        .behind_trusted_proxy(args.exchange_trusted_proxy)
+        .with_urls(
+            args.exchange_public_url.as_deref(),
+            args.advertised_server.as_deref(),
+            args.agent_provisioning_url.as_deref(),
+        )
+        .map(Some)
+        .map_err(DaemonError::of)
+}
+
+fn read_port(flag: &str, raw: Option<&str>) -> Result<Option<u16>, DaemonError> {
+    raw.map(|raw| {
+        digits(raw)
+            .and_then(|raw| raw.parse().ok())
+            .ok_or_else(|| DaemonError(format!("{flag} must be an integer from 0 to 65535, got \"{raw}\"")))
+    })
+    .transpose()
+}
+
+fn read_auth_timeout(raw: &str) -> Result<Duration, DaemonError> {
+    digits(raw)
+        .and_then(|raw| raw.parse::<u32>().ok())
+        .filter(|seconds| *seconds > 0)
+        .map(|seconds| Duration::from_secs(u64::from(seconds)))
+        .ok_or_else(|| {
+            DaemonError(format!(
+                "--auth-timeout must be a positive whole number of seconds, the broker's own, got \"{raw}\""
+            ))
+        })
+}
+
+fn read_hold(raw: Option<&str>) -> Result<Option<Duration>, DaemonError> {
+    raw.map(|raw| {
+        digits(raw).and_then(|raw| raw.parse().ok()).map(Duration::from_millis).ok_or_else(|| {
+            DaemonError(format!("{STARTUP_HOLD} must be a non-negative integer, got \"{raw}\""))
+        })
+    })
+    .transpose()
+}
+
+/// A run of decimal digits: no sign, no space.
+fn digits(raw: &str) -> Option<&str> {
+    (!raw.is_empty() && raw.bytes().all(|b| b.is_ascii_digit())).then_some(raw)
+}
+
+#[cfg(unix)]
+fn termination() -> std::io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+#[cfg(not(unix))]
+fn termination() -> std::io::Result<impl Future<Output = ()>> {
+    Ok(async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args() -> AuthServiceArgs {
+        AuthServiceArgs {
+            space: Some("demo".into()),
+            server: Some("nats://127.0.0.1:4222".into()),
+            ..AuthServiceArgs::default()
+        }
+    }
+
+    fn refusal(args: &AuthServiceArgs) -> String {
+        read_flags(args).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn space_and_server_are_required() {
+        assert!(refusal(&AuthServiceArgs { space: None, ..args() }).contains("--space is required"));
+        assert!(
+            refusal(&AuthServiceArgs { server: Some(String::new()), ..args() })
+                .contains("--server is required")
+        );
+        assert!(read_flags(&args()).is_ok());
+    }
+
+    #[test]
+    fn a_port_is_an_integer_from_0_to_65535() {
+        for bad in ["65536", "-1", "+1", " 1", "1.0", "0x10", ""] {
+            let text = refusal(&AuthServiceArgs { port: Some(bad.into()), ..args() });
+            assert!(text.contains("--port must be an integer from 0 to 65535"), "{text}");
+        }
+        assert_eq!(
+            read_flags(&AuthServiceArgs { port: Some("65535".into()), ..args() }).unwrap().port,
+            65_535
+        );
+    }
+
+    #[test]
+    fn public_flags_without_the_public_port_are_errors() {
+        let cases = [
+            AuthServiceArgs { exchange_public_url: Some("https://x".into()), ..args() },
+            AuthServiceArgs { exchange_trusted_proxy: true, ..args() },
+            AuthServiceArgs { advertised_server: Some("nats://x".into()), ..args() },
+            AuthServiceArgs { agent_provisioning_url: Some("https://x".into()), ..args() },
+        ];
+        for case in cases {
+            assert!(refusal(&case).contains("add --exchange-public-port"), "{case:?}");
+        }
+    }
+
+    #[test]
+    fn modes_of_later_versions_refuse_as_unimplemented() {
+        for case in [
+            AuthServiceArgs { callout_only: true, ..args() },
+            AuthServiceArgs { spaces: Some("m".into()), ..args() },
+            AuthServiceArgs { service_endpoints: true, ..args() },
+        ] {
+            assert!(refusal(&case).starts_with("auth-service: unimplemented: --"), "{case:?}");
+        }
+    }
+
+    #[test]
+    fn the_auth_timeout_is_in_whole_positive_seconds() {
+        let flags = read_flags(&AuthServiceArgs { auth_timeout: Some("10".into()), ..args() }).unwrap();
+        assert_eq!(flags.callout_limits.auth_timeout, Duration::from_secs(10));
+        for bad in ["0", "1.5", "x"] {
+            assert!(
+                refusal(&AuthServiceArgs { auth_timeout: Some(bad.into()), ..args() })
+                    .contains("--auth-timeout")
+            );
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The operator's choice of a public face, checked once for the command line and for hosts (contract 05 §3.4).
+
+use url::Url;
+
+/// Schemes that a client can dial a broker with.
+const BROKER_SCHEMES: [&str; 4] = ["nats", "tls", "ws", "wss"];
+
+/// What is wrong with a public face. The flag names are those of `cotal auth-service`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PublicFaceError {
+    /// The public URL is not https.
+    #[error(
+        "--exchange-public-url must be an https:// URL, got \"{0}\"; terminate TLS in a reverse proxy and name its URL"
+    )]
+    Url(String),
+    /// The advertised broker URL is no URL of a broker.
+    #[error("--advertised-server must be a nats://, tls://, ws:// or wss:// URL, got \"{0}\"")]
+    AdvertisedServer(String),
+    /// The provisioning URL does not parse.
+    #[error("--agent-provisioning-url is not a URL, got \"{0}\"")]
+    ProvisioningUrl(String),
+    /// The provisioning URL is not https.
+    #[error("--agent-provisioning-url must be https:// (the login bearer rides the request), got {0}://")]
+    ProvisioningScheme(String),
+}
+
+/// A checked public face. It binds 127.0.0.1; a reverse proxy in front of it terminates TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicFace {
+    port: u16,
+    trusted_proxy: bool,
+    url: Option<String>,
+    advertised_server: Option<String>,
+    agent_provisioning_url: Option<String>,
+}
+
+impl PublicFace {
+    /// A public face on a port of 127.0.0.1; 0 takes an ephemeral one.
+    pub fn on_port(port: u16) -> Self {
+        Self { port, trusted_proxy: false, url: None, advertised_server: None, agent_provisioning_url: None }
+    }
+
+    /// Attribute requests to the last `X-Forwarded-For` hop. Only when nothing but a proxy of yours reaches the port.
+    #[must_use]
+    pub fn behind_trusted_proxy(mut self, trusted: bool) -> Self {
+        self.trusted_proxy = trusted;
+        self
+    }
+
+    /// The external URLs, checked in the contract's order: public URL, advertised broker, agent provisioning.
+    pub fn with_urls(
+        mut self,
+        url: Option<&str>,
+        advertised_server: Option<&str>,
+        agent_provisioning_url: Option<&str>,
+    ) -> Result<Self, PublicFaceError> {
+        if let Some(url) = url
+            && !url.starts_with("https://")
+        {
+            return Err(PublicFaceError::Url(url.to_owned()));
+        }
+        if let Some(server) = advertised_server
+            && !Url::parse(server).is_ok_and(|parsed| BROKER_SCHEMES.contains(&parsed.scheme()))
+        {
+            return Err(PublicFaceError::AdvertisedServer(server.to_owned()));
+        }
+        // An empty provisioning URL is one that was not configured.
+        let agent_provisioning_url = agent_provisioning_url.filter(|raw| !raw.is_empty());
+        if let Some(raw) = agent_provisioning_url {
+            let parsed = Url::parse(raw).map_err(|_| PublicFaceError::ProvisioningUrl(raw.to_owned()))?;
+            if parsed.scheme() != "https" {
+                return Err(PublicFaceError::ProvisioningScheme(parsed.scheme().to_owned()));
+            }
+        }
+        self.url = url.map(str::to_owned);
+        self.advertised_server = advertised_server.map(str::to_owned);
+        self.agent_provisioning_url = agent_provisioning_url.map(str::to_owned);
+        Ok(self)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn trusted_proxy(&self) -> bool {
+        self.trusted_proxy
+    }
+
+    /// The configured URL, else the bound one.
+    pub(crate) fn url_at(&self, addr: std::net::SocketAddr) -> String {
+        self.url.clone().unwrap_or_else(|| format!("http://{addr}"))
+    }
+
+    /// The advertised broker URL, else the one that the service dials.
+    pub(crate) fn server_or<'a>(&'a self, dialled: &'a str) -> &'a str {
+        self.advertised_server.as_deref().unwrap_or(dialled)
+    }
+
+    pub(crate) fn agent_provisioning_url(&self) -> Option<&str> {
+        self.agent_provisioning_url.as_deref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(
+        url: Option<&str>,
+        server: Option<&str>,
+        provisioning: Option<&str>,
+    ) -> Result<PublicFace, PublicFaceError> {
+        PublicFace::on_port(0).with_urls(url, server, provisioning)
+    }
+
+    #[test]
+    fn the_first_failing_rule_refuses() {
+        assert!(matches!(checked(Some("http://x"), Some("x"), Some("x")), Err(PublicFaceError::Url(_))));
+        assert!(matches!(
+            checked(Some("https://x"), Some("http://x"), Some("x")),
+            Err(PublicFaceError::AdvertisedServer(_))
+        ));
+        assert!(matches!(checked(None, None, Some("x")), Err(PublicFaceError::ProvisioningUrl(_))));
+    }
+
+    #[test]
+    fn refusals_of_the_provisioning_url_have_the_contracts_text() {
+        assert_eq!(
+            checked(None, None, Some("nope")).unwrap_err().to_string(),
+            "--agent-provisioning-url is not a URL, got \"nope\""
+        );
+        assert_eq!(
+            checked(None, None, Some("http://x.example")).unwrap_err().to_string(),
+            "--agent-provisioning-url must be https:// (the login bearer rides the request), got http://"
+        );
+    }
+
+    #[test]
+    fn every_broker_scheme_is_advertised_and_an_empty_provisioning_url_is_none() {
+        for server in ["nats://h:4222", "tls://h", "ws://h:80", "wss://h"] {
+            assert!(checked(None, Some(server), None).is_ok(), "{server}");
+        }
+        assert_eq!(checked(None, None, Some("")).unwrap().agent_provisioning_url(), None);
+    }
+}
