@@ -467,11 +467,13 @@ mod tests {
         assert!(last.rotate_system_account(&SystemEntropy, NOW).is_err());
     }
 
+    type Case<'a> = (&'a dyn Fn(&mut Value), &'a str);
+
     #[test]
     fn a_broker_document_that_does_not_hold_together_is_refused() {
         let good: Value = serde_json::from_str(&broker().to_document()).unwrap();
         let other: Value = serde_json::from_str(&broker().to_document()).unwrap();
-        let cases: [(&dyn Fn(&mut Value), &str); 12] = [
+        let cases: [Case<'_>; 12] = [
             (&|d| d["operator"]["seed"] = json!(""), "has no operator seed"),
             (&|d| d["operator"]["seed"] = json!("SOX"), "operator seed that cannot be used"),
             (&|d| d["operator"]["seed"] = other["operator"]["seed"].clone(), "operator JWT of another key"),

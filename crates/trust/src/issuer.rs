@@ -125,7 +125,7 @@ impl IssuerKey {
                 kty: KEY_TYPE.to_owned(),
                 crv: CURVE.to_owned(),
                 x: self.x.clone(),
-                d: SecretText(Zeroizing::new(URL_SAFE_NO_PAD.encode(&*secret))),
+                d: SecretText(Zeroizing::new(URL_SAFE_NO_PAD.encode(*secret))),
             },
         }
     }
@@ -316,6 +316,8 @@ mod tests {
         assert_eq!(loaded.active_kid(), kids[2]);
     }
 
+    type Case<'a> = (&'a dyn Fn(&mut Value), &'a str);
+
     #[test]
     fn a_document_that_does_not_hold_together_is_refused() {
         let keys = IssuerKeySet::create(&space(), &SystemEntropy);
@@ -333,7 +335,7 @@ mod tests {
             change(&mut bad);
             IssuerKeySet::from_document(&bad.to_string(), &space()).unwrap_err().0
         };
-        let cases: [(&dyn Fn(&mut Value), &str); 11] = [
+        let cases: [Case<'_>; 11] = [
             (&|d| d["ver"] = json!(2), "another version"),
             (&|d| d["ver"] = json!("1"), "another version"),
             (&|d| d["issuer"] = json!("urn:cotal:auth:other"), "another space"),

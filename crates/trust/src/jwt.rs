@@ -726,7 +726,7 @@ mod tests {
         let mut bytes = token.clone().into_bytes();
         bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };
         assert!(decode_callout_request(&bytes).is_err());
-        assert!(decode_callout_request(token[..token.len() - 2].as_bytes()).is_err());
+        assert!(decode_callout_request(&token.as_bytes()[..token.len() - 2]).is_err());
         assert!(decode_callout_request(&vec![b'.'; MAX_TOKEN_LEN + 1]).is_err());
         assert!(decode_verified(&format!("{token}.")).is_err());
     }

@@ -11,6 +11,7 @@ pub mod creds;
 mod document;
 pub mod idp;
 pub mod issuer;
+mod jwks;
 mod jws;
 pub mod jwt;
 pub mod nkey;

@@ -1,5 +1,7 @@
 //! The `nkeys` crate as an independent witness of seeds, signatures and seals, in both directions.
 
+#![allow(clippy::unwrap_used, reason = "a fixture that cannot be built fails its test")]
+
 use cotal_trust::{nkey::Seed, nkey::SigningRole, system::SystemEntropy, xkey};
 use cotal_wire::{Account, Curve, Nkey, Operator, Server, User};
 use nkeys::{KeyPair, KeyPairType, XKey};

@@ -1,0 +1,228 @@
+//! The pinned remote key set (contract 04 §3).
+//!
+//! One URL, fetched without redirects, kept ten minutes. A kid that the set does not have refetches once the cooldown
+//! has passed; callers that wait for the same fetch share its outcome, failures included.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use cotal_wire::{Clock, UnixMillis};
+use ed25519_dalek::VerifyingKey;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use url::Url;
+
+use crate::{
+    idp::{IdpRefusal, is_https_or_loopback},
+    issuer, jws,
+};
+
+const URL_RULE: &str = "JWKS origin must be https (or http on a loopback IP literal for dev)";
+const MAX_AGE_MILLIS: u64 = 10 * 60 * 1000;
+const COOLDOWN_MILLIS: u64 = 30 * 1000;
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Largest key set that is read.
+const MAX_BODY_LEN: usize = 256 * 1024;
+
+const NO_KEY: &str = "the IdP publishes no key for this token";
+const MANY_KEYS: &str = "the IdP publishes more than one key for this token";
+
+/// The pinned remote key set: cache 10 min, cooldown 30 s, fetch timeout 5 s, one refetch on an unknown kid.
+pub struct JwksResolver {
+    uri: Url,
+    client: reqwest::Client,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    /// Held by the one caller that fetches.
+    flight: tokio::sync::Mutex<()>,
+    /// Fetches that ended, one way or the other.
+    landed: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    cached: Option<(Arc<[Key]>, UnixMillis)>,
+    /// How the last fetch failed, if it did.
+    failure: Option<IdpRefusal>,
+    /// When the last fetch ended.
+    attempted: Option<UnixMillis>,
+}
+
+struct Key {
+    kid: Option<String>,
+    key: VerifyingKey,
+}
+
+#[derive(Deserialize)]
+struct Jwks {
+    keys: Vec<Map<String, Value>>,
+}
+
+impl JwksResolver {
+    /// A resolver of this one URL.
+    pub fn new(jwks_uri: &str, clock: Arc<dyn Clock>) -> Result<Self, IdpRefusal> {
+        let uri = Url::parse(jwks_uri).ok().filter(is_https_or_loopback).ok_or(URL_RULE)?;
+        Ok(Self {
+            uri,
+            client: http_client(FETCH_TIMEOUT)?,
+            clock,
+            state: Mutex::default(),
+            flight: tokio::sync::Mutex::new(()),
+            landed: AtomicU64::new(0),
+        })
+    }
+
+    /// Fetches the document and checks that it has a `keys` array (the probe before a first pin).
+    pub async fn probe(&self) -> Result<(), IdpRefusal> {
+        self.fetch().await.map(drop)
+    }
+
+    /// The one published key that fits this kid.
+    pub(crate) async fn resolve(&self, kid: Option<&str>) -> Result<VerifyingKey, IdpRefusal> {
+        let (keys, just_fetched) = match self.fresh() {
+            Some(keys) => (keys, false),
+            None => (self.refetch().await?, true),
+        };
+        match pick(&keys, kid) {
+            Ok(Some(key)) => Ok(key),
+            Ok(None) if !just_fetched && !self.is_cooling_down() => {
+                let keys = self.refetch().await?;
+                pick(&keys, kid)?.ok_or_else(|| NO_KEY.into())
+            }
+            Ok(None) => Err(NO_KEY.into()),
+            Err(reason) => Err(reason.into()),
+        }
+    }
+
+    fn fresh(&self) -> Option<Arc<[Key]>> {
+        let now = self.clock.now_millis();
+        let state = self.state.lock();
+        let (keys, fetched) = state.cached.as_ref()?;
+        (now.since(*fetched) < MAX_AGE_MILLIS).then(|| Arc::clone(keys))
+    }
+
+    /// A failed attempt cools down as well: a flood of made-up kids must not become a flood at the IdP.
+    fn is_cooling_down(&self) -> bool {
+        let now = self.clock.now_millis();
+        self.state.lock().attempted.is_some_and(|attempted| now.since(attempted) < COOLDOWN_MILLIS)
+    }
+
+    /// Fetches, or takes the outcome of the fetch that was under way.
+    async fn refetch(&self) -> Result<Arc<[Key]>, IdpRefusal> {
+        let before = self.landed.load(Ordering::Acquire);
+        let _flight = self.flight.lock().await;
+        if self.landed.load(Ordering::Acquire) == before {
+            let outcome = self.fetch().await;
+            let now = self.clock.now_millis();
+            let mut state = self.state.lock();
+            state.attempted = Some(now);
+            match outcome {
+                Ok(keys) => {
+                    state.cached = Some((keys, now));
+                    state.failure = None;
+                }
+                Err(failure) => {
+                    tracing::warn!(uri = %self.uri, %failure, "the IdP's keys could not be fetched");
+                    state.failure = Some(failure);
+                }
+            }
+            self.landed.fetch_add(1, Ordering::Release);
+        }
+        let state = self.state.lock();
+        match (&state.failure, &state.cached) {
+            (Some(failure), _) => Err(failure.clone()),
+            (None, Some((keys, _))) => Ok(Arc::clone(keys)),
+            (None, None) => Err("the IdP's keys have not been fetched".into()),
+        }
+    }
+
+    async fn fetch(&self) -> Result<Arc<[Key]>, IdpRefusal> {
+        let unreachable = |_| IdpRefusal("the IdP's key set could not be fetched; is the IdP up?".to_owned());
+        let mut response = self
+            .client
+            .get(self.uri.clone())
+            .header(reqwest::header::ACCEPT, "application/json")
+            .send()
+            .await
+            .map_err(unreachable)?;
+        if !response.status().is_success() {
+            return Err(IdpRefusal(format!(
+                "the IdP answered {} for its key set; is the URL its base URL?",
+                response.status().as_u16()
+            )));
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+            if body.len() + chunk.len() > MAX_BODY_LEN {
+                return Err("the IdP's key set is larger than 256 KiB".into());
+            }
+            body.extend_from_slice(&chunk);
+        }
+        let jwks: Jwks = serde_json::from_slice(&body)
+            .map_err(|_| IdpRefusal("the IdP's key set is not JSON with a list of keys".to_owned()))?;
+        Ok(jwks.keys.iter().filter_map(Key::of_jwk).collect())
+    }
+}
+
+impl fmt::Debug for JwksResolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JwksResolver").field("uri", &self.uri.as_str()).finish_non_exhaustive()
+    }
+}
+
+impl Key {
+    /// The key of a JWK that can verify EdDSA, `None` for any other.
+    fn of_jwk(jwk: &Map<String, Value>) -> Option<Self> {
+        let text = |name: &str| jwk.get(name).and_then(Value::as_str);
+        let fits = text("kty") == Some(issuer::KEY_TYPE)
+            && text("crv") == Some(issuer::CURVE)
+            && text("alg").is_none_or(|alg| alg == jws::ALGORITHM)
+            && text("use").is_none_or(|usage| usage == "sig")
+            && jwk
+                .get("key_ops")
+                .and_then(Value::as_array)
+                .is_none_or(|operations| operations.iter().any(|operation| operation == "verify"));
+        if !fits {
+            return None;
+        }
+        let mut bytes = [0u8; 32];
+        if URL_SAFE_NO_PAD.decode_slice(text("x")?, &mut bytes) != Ok(bytes.len()) {
+            return None;
+        }
+        let key = VerifyingKey::from_bytes(&bytes).ok()?;
+        Some(Self { kid: text("kid").map(str::to_owned), key })
+    }
+}
+
+/// The only key that fits, `None` when no one does; a token without a kid fits every key.
+fn pick(keys: &[Key], kid: Option<&str>) -> Result<Option<VerifyingKey>, jws::Reason> {
+    let mut fitting = keys.iter().filter(|key| kid.is_none() || key.kid.as_deref() == kid);
+    match (fitting.next(), fitting.next()) {
+        (None, _) => Ok(None),
+        (Some(key), None) => Ok(Some(key.key)),
+        (Some(_), Some(_)) => Err(MANY_KEYS),
+    }
+}
+
+/// An HTTPS client with the ring provider and the platform's roots; redirects are never followed, and no proxy is
+/// taken from the environment.
+pub fn http_client(timeout: Duration) -> Result<reqwest::Client, IdpRefusal> {
+    // Someone else in the process may have chosen a provider before; theirs stands.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder()
+        .timeout(timeout)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .build()
+        .map_err(|_| {
+            IdpRefusal("no HTTPS client: this machine's root certificates cannot be read".to_owned())
+        })
+}
