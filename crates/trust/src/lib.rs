@@ -14,6 +14,7 @@ pub mod issuer;
 mod jwks;
 mod jws;
 pub mod jwt;
+pub mod mint;
 pub mod nkey;
 pub mod owner;
 pub mod system;
