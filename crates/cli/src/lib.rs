@@ -19,6 +19,10 @@ pub mod exchange_flags;
 pub mod login;
 pub mod nats_server;
 pub mod outcome;
+pub mod progress;
+pub mod ready;
+pub mod root_lock;
+pub mod space_daemons;
 pub mod status;
 pub mod up;
 

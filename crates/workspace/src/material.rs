@@ -348,3 +348,224 @@ fn vanished(space: &Space, file: &str) -> MaterialError {
         space.as_str()
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use cotal_trust::{
+        bundle::{BrokerTrust, SpaceAccount},
+        system::{SystemClock, SystemEntropy},
+    };
+    use cotal_wire::UnixSecs;
+
+    use super::*;
+    use crate::{root::Root, secret_store::FsSecretStore};
+
+    const IDP: &str = "https://id.example/api/auth";
+
+    struct Place {
+        _tmp: tempfile::TempDir,
+        store: FsSecretStore,
+        dir: std::path::PathBuf,
+        space: Space,
+        broker: BrokerTrust,
+        account: DataAccount,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            let tmp = tempfile::tempdir().unwrap();
+            let root = Root::at(tmp.path());
+            root.ensure_auth_dir().unwrap();
+            let space = Space::parse("main").unwrap();
+            let broker = BrokerTrust::create("main", &SystemEntropy, UnixSecs(1_767_225_600));
+            let account =
+                SpaceAccount::create(&broker, &space, &SystemEntropy, UnixSecs(1_767_225_600)).data_account();
+            let (store, dir) =
+                (FsSecretStore::open(&root).unwrap(), root.user_auth_state_dir(&space).unwrap());
+            Self { _tmp: tmp, store, dir, space, broker, account }
+        }
+
+        async fn prepare(&self, idp: Option<&str>) -> Result<UserAuthMaterial, MaterialError> {
+            let (operator, account) = (&self.broker.operator, &self.account);
+            prepare(&self.store, &self.dir, &self.space, idp, operator, account, &SystemClock, &SystemEntropy)
+                .await
+        }
+
+        fn text(&self, file: &str) -> String {
+            std::fs::read_to_string(self.dir.join(file)).unwrap()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_first_preparation_makes_all_five_and_a_second_keeps_them() {
+        let place = Place::new();
+        place.prepare(Some(IDP)).await.unwrap();
+        let files = ["idp.json", "callout.json", "issuer.json", "owner-secret.json", "service-keys.json"];
+        let before = files.map(|file| place.text(file));
+        for (file, text) in files.iter().zip(&before) {
+            assert!(text.starts_with("{\n  \"ver\": 1,\n  \"") && text.ends_with('}'), "{file}: {text}");
+            let mode = std::fs::metadata(place.dir.join(file)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{file}");
+        }
+        assert_eq!(std::fs::metadata(&place.dir).unwrap().permissions().mode() & 0o777, 0o700);
+        place.prepare(None).await.unwrap();
+        assert_eq!(files.map(|file| place.text(file)), before);
+        let loaded = UserAuthMaterial::load(&place.store, &place.dir, &place.space).await.unwrap();
+        assert_eq!(loaded.data_account.account, place.account.account);
+        assert_eq!(loaded.idp.jwks_uri, format!("{IDP}/jwks"));
+    }
+
+    #[tokio::test]
+    async fn concurrent_preparations_converge_on_one_owner_secret() {
+        let place = Place::new();
+        let made = futures_of(&place).await;
+        let text = place.text("owner-secret.json");
+        for material in made {
+            assert_eq!(*material.owner_secret.to_document(), text);
+            assert_eq!(*material.issuer.to_document(), place.text("issuer.json"));
+            assert_eq!(*material.callout.to_document(), place.text("callout.json"));
+        }
+    }
+
+    async fn futures_of(place: &Place) -> [UserAuthMaterial; 2] {
+        let (a, b) = tokio::join!(place.prepare(Some(IDP)), place.prepare(Some(IDP)));
+        [a.unwrap(), b.unwrap()]
+    }
+
+    #[tokio::test]
+    async fn service_keys_are_overwritten_by_every_preparation() {
+        let mut place = Place::new();
+        place.prepare(Some(IDP)).await.unwrap();
+        place.account.signing = Seed::generate(&SystemEntropy);
+        place.prepare(None).await.unwrap();
+        let golden = format!(
+            "{{\n  \"ver\": 1,\n  \"dataAccount\": {{\n    \"pub\": \"{}\",\n    \"signingSeed\": \"{}\"\n  }}\n}}",
+            place.account.account,
+            *place.account.signing.expose()
+        );
+        assert_eq!(place.text("service-keys.json"), golden);
+    }
+
+    #[tokio::test]
+    async fn without_a_pin_and_a_url_nothing_is_made() {
+        let place = Place::new();
+        assert!(place.prepare(None).await.err().unwrap().0.contains("--idp"));
+        assert!(!place.dir.exists());
+    }
+
+    #[tokio::test]
+    async fn a_pin_is_never_replaced_and_compares_as_it_is_stored() {
+        let place = Place::new();
+        place.prepare(Some("https://id.example/api/auth/")).await.unwrap();
+        let golden = format!(
+            "{{\n  \"ver\": 1,\n  \"url\": \"{IDP}\",\n  \"issuer\": \"https://id.example\",\n  \
+             \"audience\": \"https://id.example\",\n  \"jwksUri\": \"{IDP}/jwks\"\n}}"
+        );
+        assert_eq!(place.text("idp.json"), golden);
+        place.prepare(Some(IDP)).await.unwrap();
+        for other in
+            ["https://other.example/api/auth", "https://id.example/api/auth/", "https://ID.example/api/auth"]
+        {
+            assert!(place.prepare(Some(other)).await.err().unwrap().0.contains("re-key"), "{other}");
+        }
+        assert_eq!(place.text("idp.json"), golden);
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_is_listed_in_one_error() {
+        let place = Place::new();
+        let missing = |error: MaterialError| error.0;
+        let all =
+            missing(UserAuthMaterial::load(&place.store, &place.dir, &place.space).await.err().unwrap());
+        assert!(
+            all.contains("idp.json, callout.json, issuer.json, owner-secret.json, service-keys.json"),
+            "{all}"
+        );
+        place.prepare(Some(IDP)).await.unwrap();
+        std::fs::remove_file(place.dir.join("issuer.json")).unwrap();
+        let one =
+            missing(UserAuthMaterial::load(&place.store, &place.dir, &place.space).await.err().unwrap());
+        assert!(one.contains("(issuer.json)"), "{one}");
+    }
+
+    #[tokio::test]
+    async fn a_garbled_document_is_refused_never_replaced_and_never_repeated() {
+        for file in ["idp.json", "callout.json", "issuer.json", "owner-secret.json", "service-keys.json"] {
+            let place = Place::new();
+            place.prepare(Some(IDP)).await.unwrap();
+            let good = place.text(file);
+            let versions = [
+                good.replacen("\"ver\": 1", "\"ver\": 2", 1),
+                good.replacen("\"ver\": 1", "\"ver\": \"1\"", 1),
+            ];
+            for text in ["", "null", "[]", "{\"ver\":1}", "{\"ver\":1,\"x\":\"SECRETVALUE\"}", "SECRETVALUE"]
+                .into_iter()
+                .chain(versions.iter().map(String::as_str))
+            {
+                std::fs::write(place.dir.join(file), text).unwrap();
+                let error =
+                    UserAuthMaterial::load(&place.store, &place.dir, &place.space).await.err().unwrap().0;
+                assert!(error.contains(file) && !error.contains("SECRETVALUE"), "{file} {text:?}: {error}");
+                if file != "service-keys.json" {
+                    assert!(place.prepare(None).await.is_err(), "{file} {text:?}");
+                    assert_eq!(place.text(file), text);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_discovery_file_is_private_read_back_and_removed() {
+        let place = Place::new();
+        assert!(Discovery::load(&place.dir).unwrap().is_none());
+        std::fs::create_dir(&place.dir).unwrap();
+        let discovery = Discovery {
+            url: "http://127.0.0.1:1234".into(),
+            pid: 7,
+            cap: Zeroizing::new("c0ffee".into()),
+            public_url: None,
+        };
+        discovery.write(&place.dir).unwrap();
+        let golden = "{\n  \"ver\": 1,\n  \"url\": \"http://127.0.0.1:1234\",\n  \"pid\": 7,\n  \"cap\": \"c0ffee\"\n}";
+        assert_eq!(place.text("auth-service.json"), golden);
+        assert_eq!(
+            std::fs::metadata(place.dir.join("auth-service.json")).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        let public = Discovery { public_url: Some("https://auth.example".into()), ..discovery };
+        public.write(&place.dir).unwrap();
+        let read = Discovery::load(&place.dir).unwrap().unwrap();
+        assert_eq!((read.pid, read.cap.as_str()), (7, "c0ffee"));
+        assert_eq!(read.public_url.as_deref(), Some("https://auth.example"));
+        Discovery::remove(&place.dir).unwrap();
+        Discovery::remove(&place.dir).unwrap();
+        assert!(Discovery::load(&place.dir).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_discovery_file_of_another_shape_is_refused() {
+        let place = Place::new();
+        std::fs::create_dir(&place.dir).unwrap();
+        for text in [
+            "",
+            "{}",
+            r#"{"ver":2,"url":"u","pid":1,"cap":"c"}"#,
+            r#"{"ver":1,"url":"u","pid":"1","cap":"c"}"#,
+            r#"{"ver":1,"url":"u","pid":0,"cap":"c"}"#,
+            r#"{"ver":1,"url":"u","pid":1}"#,
+            r#"{"ver":1,"url":"u","pid":1,"cap":"c","publicUrl":3}"#,
+        ] {
+            std::fs::write(place.dir.join("auth-service.json"), text).unwrap();
+            assert!(Discovery::load(&place.dir).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn deprovisioning_names_the_four_secrets() {
+        let keys = deprovision_secret_keys(&Space::parse("main").unwrap());
+        let names = ["callout.json", "issuer.json", "owner-secret.json", "service-keys.json"];
+        assert_eq!(keys, names.map(|name| format!("auth/space.6d61696e/{name}")));
+    }
+}

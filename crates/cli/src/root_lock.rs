@@ -1,0 +1,66 @@
+//! One `up` or `down` of a root at a time.
+
+use std::{
+    fs::{File, OpenOptions},
+    os::unix::fs::OpenOptionsExt,
+};
+
+use cotal_workspace::{file, root::Root};
+use rustix::{
+    fs::{FlockOperation, OFlags, flock},
+    io::Errno,
+};
+
+use crate::outcome::CliError;
+
+const LOCK_FILE: &str = "up.lock";
+
+/// Held until dropped; the system lets go of it when the process ends, however it ends.
+#[derive(Debug)]
+pub struct RootLock {
+    _file: File,
+}
+
+impl RootLock {
+    /// Takes the lock, making `.cotal/` when it is not there.
+    pub fn take(root: &Root) -> Result<Self, CliError> {
+        file::ensure_private_dir(&root.cotal_dir())?;
+        let nofollow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+        let path = root.cotal_dir().join(LOCK_FILE);
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(nofollow)
+            .open(&path)
+            .map_err(|e| CliError::failed(format!("{} cannot be opened: {e}", path.display())))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { _file: file }),
+            Err(Errno::WOULDBLOCK) => Err(CliError::failed(format!(
+                "another `cotal up` or `cotal down` is at work in {}: wait for it",
+                root.path().display()
+            ))),
+            Err(e) => Err(CliError::failed(format!(
+                "{} cannot be locked: {}",
+                path.display(),
+                std::io::Error::from(e)
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_holder_is_refused_until_the_first_lets_go() {
+        let tmp = tempfile::tempdir().unwrap();
+        let root = Root::at(tmp.path());
+        let first = RootLock::take(&root).unwrap();
+        assert!(RootLock::take(&root).unwrap_err().to_string().contains("wait for it"));
+        drop(first);
+        RootLock::take(&root).unwrap();
+    }
+}
