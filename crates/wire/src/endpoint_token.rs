@@ -103,6 +103,13 @@ impl EndpointToken {
     }
 }
 
+impl DigestRef {
+    /// The reference of a SHA-256 digest.
+    pub fn of_sha256(digest: &[u8; 32]) -> Self {
+        Self(format!("sha256:{}", hex::encode(digest)).into())
+    }
+}
+
 impl Generation {
     /// The first 16 bytes of a SHA-256 digest, in hex: how a user connection's accepted token is made.
     pub fn of_digest(digest: &[u8; 32]) -> Self {

@@ -179,6 +179,24 @@ impl EpError {
     }
 }
 
+/// Kinds of structured details (contract 02 §4.3).
+pub mod detail {
+    /// The request was bound to another incarnation.
+    pub const BIND_REFUSED: &str = "ai.cotal.ep.bind-refused";
+    /// Somebody else than the bound responder answered.
+    pub const UNBOUND_RESPONDER: &str = "ai.cotal.ep.unbound-responder";
+    /// Nobody answered.
+    pub const UNANSWERED: &str = "ai.cotal.ep.unanswered";
+    /// The service registry could not be read.
+    pub const REGISTRY_READ_FAILED: &str = "ai.cotal.ep.registry-read-failed";
+    /// Another instance holds the slot.
+    pub const FOREIGN_SLOT_HELD: &str = "ai.cotal.ep.foreign-slot-held";
+    /// Another lifecycle operation stands in the way.
+    pub const LIFECYCLE_BLOCKED: &str = "ai.cotal.ep.lifecycle-blocked";
+    /// A run was asked for without an issued authority.
+    pub const UNBOUND_CALLER_AUTHORITY: &str = "ai.cotal.ep.unbound-caller-authority";
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,13 +8,17 @@
 //! A string that has meaning becomes a type at the door. Past it, no function takes a `&str` that means one of the
 //! types in [`token`].
 
+pub mod canonical;
 pub mod channel;
 pub mod claims;
+pub mod endpoint_subject;
 pub mod endpoint_token;
+pub mod envelope;
 pub mod error;
 pub mod grants;
 pub mod names;
 pub mod rows;
+pub mod subject;
 pub mod time;
 pub mod token;
 pub mod view;

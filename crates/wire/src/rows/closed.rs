@@ -106,7 +106,7 @@ pub(crate) fn safe_uint(value: &Value) -> Option<u64> {
 }
 
 /// Compact JSON, members in the order of the struct.
-#[expect(clippy::expect_used, reason = "a struct of strings and integers always serialises to a Vec")]
-pub(super) fn compact<T: Serialize>(row: &T) -> Vec<u8> {
+#[expect(clippy::expect_used, reason = "plain data with string keys always serialises to a Vec")]
+pub(crate) fn compact<T: Serialize>(row: &T) -> Vec<u8> {
     serde_json::to_vec(row).expect("plain data serialises")
 }

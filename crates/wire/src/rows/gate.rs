@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::closed::{Closed, compact};
 use crate::{
-    error::{EpCode, EpError},
+    error::{EpCode, EpError, detail},
     token::{LifecycleUid, OpId},
 };
 
@@ -293,7 +293,7 @@ impl AgentGate {
         let error = EpError::new(code, message);
         match self.state.op() {
             Some(op) => error.with_detail(json!({
-                "kind": LIFECYCLE_BLOCKED,
+                "kind": detail::LIFECYCLE_BLOCKED,
                 "blockedOp": op.kind,
                 "gateState": self.state.as_str(),
                 "opId": op.op_id,
@@ -302,9 +302,6 @@ impl AgentGate {
         }
     }
 }
-
-/// Detail kind of a refusal that another lifecycle operation causes.
-pub const LIFECYCLE_BLOCKED: &str = "ai.cotal.ep.lifecycle-blocked";
 
 #[cfg(test)]
 mod tests {

@@ -16,8 +16,10 @@ mod natkey;
 mod source;
 mod uid;
 
+pub use crate::error::detail::LIFECYCLE_BLOCKED;
+pub(crate) use closed::{compact, safe_uint};
 pub use credential::{CredentialFamily, CredentialKey, CredentialRow, CredentialState};
-pub use gate::{AgentGate, GateOp, GateState, LIFECYCLE_BLOCKED, OpKind};
+pub use gate::{AgentGate, GateOp, GateState, OpKind};
 pub use head::{HeadState, HeadStep, LifecycleHead};
 pub use intent::{Intent, IntentHeader, RetirementIntent, TakeoverIntent};
 pub use natkey::NatkeyRow;

@@ -1,0 +1,319 @@
+//! What must hold of every input: printing is the inverse of parsing, refusals are total, and covering means what
+//! matching says.
+
+#![allow(clippy::unwrap_used, reason = "a test's own values")]
+
+use cotal_wire::{
+    Actor, Channel, ChannelPattern, ConnId, CredentialId, EndpointName, EndpointToken, EpCode, Generation,
+    InstanceId, LifecycleUid, Names, Nonce, OpId, Principal, Role, SpaceToken, UnixMillis,
+    canonical::{canonical_json, canonicalize, is_canonical},
+    channel::{collapse_overlaps, subject_matches},
+    endpoint_subject::{EndpointCaller, Rail, ReplySubject, RequestSubject, SubjectTarget, TargetTriple},
+    envelope::{EndpointReply, EndpointRequest},
+    pattern_covers,
+    rows::{
+        AgentGate, BySource, CredentialKey, CredentialRow, GateOp, GateState, HeadStep, Intent,
+        LifecycleHead, NatkeyRow, OpKind, SourceGate, SourceMember, UidReservation,
+    },
+    subject::{MessageSubject, Subjects, channel_path},
+    token::Owner,
+};
+use proptest::{collection::vec, prelude::*, sample::select};
+use serde_json::Value;
+
+fn owner() -> impl Strategy<Value = Owner> {
+    "(u_[a-z2-7]{26}|p_[a-z2-7]{26}|local)".prop_map(|s| Owner::parse(&s).unwrap())
+}
+
+fn principal() -> impl Strategy<Value = Principal> {
+    (owner(), "[A-Za-z0-9_]{1,64}").prop_map(|(o, a)| Principal::new(o, Actor::parse(&a).unwrap()))
+}
+
+fn uid() -> impl Strategy<Value = LifecycleUid> {
+    "[a-z0-9]{26,32}".prop_map(|s| LifecycleUid::parse(&s).unwrap())
+}
+
+fn op_id() -> impl Strategy<Value = OpId> {
+    select(vec!['a', 'b']).prop_map(|c| OpId::parse(&c.to_string().repeat(26)).unwrap())
+}
+
+fn pattern() -> impl Strategy<Value = String> {
+    (vec(select(vec!["a", "b", "*"]), 0..4), any::<bool>()).prop_map(|(mut segments, rest)| {
+        if rest || segments.is_empty() {
+            segments.push(">");
+        }
+        segments.join(".")
+    })
+}
+
+/// Every channel of up to five segments over an alphabet with one letter that no pattern names.
+fn channels() -> Vec<String> {
+    let mut all = vec![];
+    let mut last = vec![String::new()];
+    for _ in 0..5 {
+        last = last
+            .iter()
+            .flat_map(|prefix| {
+                ["a", "b", "c"]
+                    .map(|s| if prefix.is_empty() { s.to_owned() } else { format!("{prefix}.{s}") })
+            })
+            .collect();
+        all.extend(last.clone());
+    }
+    all
+}
+
+fn json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        any::<String>().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 32, 6, |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..6).prop_map(Value::from),
+            proptest::collection::btree_map(any::<String>(), inner, 0..6)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+fn caller() -> impl Strategy<Value = EndpointCaller> {
+    (principal(), uid(), proptest::option::of("[0-9a-f]{32}")).prop_map(
+        |(principal, lifecycle_uid, generation)| EndpointCaller {
+            principal,
+            lifecycle_uid,
+            generation: generation.map(|g| Generation::parse(&g).unwrap()),
+        },
+    )
+}
+
+fn target() -> impl Strategy<Value = SubjectTarget> {
+    let triple = || {
+        (principal(), uid()).prop_map(|(principal, lifecycle_uid)| TargetTriple { principal, lifecycle_uid })
+    };
+    prop_oneof![
+        Just(SubjectTarget::Untargeted),
+        Just(SubjectTarget::SelfMode),
+        owner().prop_map(SubjectTarget::Owner),
+        owner().prop_map(SubjectTarget::Any),
+        owner().prop_map(SubjectTarget::Child),
+        owner().prop_map(SubjectTarget::Ledger),
+        triple().prop_map(SubjectTarget::Handle),
+        triple().prop_map(SubjectTarget::Exact),
+    ]
+}
+
+fn request_subject() -> impl Strategy<Value = RequestSubject> {
+    let rail = prop_oneof![
+        Just(Rail::One),
+        Just(Rail::All),
+        "[a-z0-9]{26,32}".prop_map(|s| Rail::Instance(InstanceId::parse(&s).unwrap())),
+    ];
+    (
+        "[A-Za-z0-9_-]{1,20}",
+        rail,
+        "[a-z0-9]{1,8}(_[a-z0-9]{1,8}){0,3}",
+        "[a-z0-9-]{1,32}",
+        target(),
+        caller(),
+        "[A-Za-z0-9_-]{22,64}",
+    )
+        .prop_map(|(space, rail, endpoint, command, target, caller, nonce)| RequestSubject {
+            space: SpaceToken::parse(&space).unwrap(),
+            rail,
+            endpoint: EndpointToken::parse(&endpoint).unwrap(),
+            command: command.parse().unwrap(),
+            target,
+            caller,
+            nonce: Nonce::parse(&nonce).unwrap(),
+        })
+}
+
+fn source() -> impl Strategy<Value = SourceMember> {
+    "(root|handle\\.[A-Za-z0-9_-]{1,8}\\.[A-Za-z0-9_-]{1,8}|session\\.[A-Za-z0-9_-]{1,30})"
+        .prop_map(|s| SourceMember::parse(&s).unwrap())
+}
+
+proptest! {
+    #[test]
+    fn a_pattern_covers_exactly_when_it_matches_whatever_the_other_matches(cap in pattern(), other in pattern()) {
+        let model = channels().iter().all(|ch| !subject_matches(&other, ch) || subject_matches(&cap, ch));
+        prop_assert_eq!(pattern_covers(&cap, &other), model, "{} {}", cap, other);
+    }
+
+    #[test]
+    fn collapsing_filters_changes_no_match_and_leaves_no_overlap(filters in vec(pattern(), 0..5)) {
+        let collapsed = collapse_overlaps(&filters);
+        for channel in channels() {
+            let any = |list: &[String]| list.iter().any(|f| subject_matches(f, &channel));
+            prop_assert_eq!(any(&filters), any(&collapsed));
+        }
+        for (i, one) in collapsed.iter().enumerate() {
+            for (j, other) in collapsed.iter().enumerate() {
+                prop_assert!(i == j || !pattern_covers(one, other));
+            }
+        }
+    }
+
+    #[test]
+    fn a_channel_that_parses_prints_itself(s in "[A-Za-z0-9_*>.-]{0,24}") {
+        if let Ok(pattern) = ChannelPattern::parse(&s) {
+            prop_assert_eq!(pattern.as_str(), &s);
+            prop_assert!(pattern_covers(">", &s) && pattern_covers(&s, &s));
+        }
+        if Channel::parse(&s).is_ok() {
+            prop_assert!(ChannelPattern::parse(&s).is_ok() && !s.contains(['*', '>']));
+            prop_assert_eq!(channel_path(&s).unwrap(), s);
+        }
+    }
+
+    #[test]
+    fn no_text_is_too_strange_to_refuse(s in any::<String>()) {
+        let _ = (ChannelPattern::parse(&s), ConnId::parse(&s), CredentialId::parse(&s), Principal::parse_key(&s));
+        let _ = (MessageSubject::parse(&s), RequestSubject::parse(&s), ReplySubject::parse(&s), CredentialKey::parse(&s));
+        let _ = (channel_path(&s), SourceMember::parse(&s), subject_matches(&s, &s), pattern_covers(&s, &s));
+        prop_assert!(EndpointName::parse(&s).is_ok_and(|n| n.token().name() == n) || EndpointName::parse(&s).is_err());
+    }
+
+    #[test]
+    fn a_message_subject_names_its_sender(from in principal(), to in principal(), channel in "[a-z]{1,5}(\\.[a-z]{1,5}){0,3}") {
+        let subjects = Subjects::new(&SpaceToken::parse("main").unwrap());
+        let role = Role::parse("default").unwrap();
+        for subject in [
+            subjects.chat(&from, &Channel::parse(&channel).unwrap()),
+            subjects.unicast(&to, &from),
+            subjects.anycast(&role, &from),
+        ] {
+            let parsed = MessageSubject::parse(&subject).unwrap();
+            prop_assert_eq!(parsed.owner.as_str(), from.owner.as_str());
+            prop_assert_eq!(&parsed.actor, &from.actor);
+            let surfaced = !from.owner.as_str().starts_with("p_");
+            prop_assert_eq!(parsed.sender(), surfaced.then_some(from.clone()));
+        }
+    }
+
+    #[test]
+    fn an_endpoint_subject_reads_back(request in request_subject(), instance in "[a-z0-9]{26,32}", epoch in 0u64..1 << 53) {
+        let subject = request.build().unwrap();
+        prop_assert_eq!(RequestSubject::parse(&subject), Some(request.clone()), "{}", subject);
+        let reply = request.reply(&InstanceId::parse(&instance).unwrap(), epoch);
+        let subject = reply.build().unwrap();
+        prop_assert_eq!(ReplySubject::parse(&subject), Some(reply));
+        prop_assert_eq!(RequestSubject::parse(&subject), None);
+    }
+
+    #[test]
+    fn canonical_json_is_a_fixed_point_and_the_same_value(value in json()) {
+        let Ok(text) = canonical_json(&value) else { return Ok(()) };
+        prop_assert!(is_canonical(text.as_bytes()));
+        prop_assert_eq!(canonicalize(text.as_bytes()).unwrap(), text.clone());
+        let again: Value = serde_json::from_str(&text).unwrap();
+        prop_assert!(same(&value, &again), "{} {}", value, again);
+    }
+
+    #[test]
+    fn no_bytes_are_too_strange_for_a_row(bytes in vec(any::<u8>(), 0..64), value in json()) {
+        let names = Names::new(&SpaceToken::parse("main").unwrap());
+        let principal = Principal::parse_key("local.a").unwrap();
+        let uid = LifecycleUid::parse(&"a".repeat(26)).unwrap();
+        let key = format!("cred.{uid}.c");
+        let seg = "k".parse().unwrap();
+        for bytes in [bytes, value.to_string().into_bytes()] {
+            let refusals = [
+                LifecycleHead::parse(&principal, &bytes).err(),
+                AgentGate::parse(&uid, &bytes).err(),
+                CredentialRow::parse(&key, &bytes).err(),
+                BySource::parse("bysrc.k.h.u.c", &bytes).err(),
+                SourceGate::parse(&seg, &seg, &bytes).err(),
+                NatkeyRow::parse("natkey.U", &bytes).err(),
+                Intent::parse(&names, &bytes).err(),
+                UidReservation::parse(&bytes).err(),
+            ];
+            for refusal in refusals {
+                prop_assert_eq!(refusal.unwrap().code, EpCode::Internal);
+            }
+            let codes = [EpCode::BadRequest, EpCode::UnsupportedVersion];
+            prop_assert!(codes.contains(&EndpointRequest::parse(&bytes).unwrap_err().code));
+            prop_assert!(codes.contains(&EndpointReply::parse(&bytes).unwrap_err().code));
+        }
+    }
+
+    #[test]
+    fn a_credential_row_reads_back_under_its_own_key_alone(
+        holder in principal(), uid in uid(), id in "[A-Za-z0-9_-]{1,20}(\\.[A-Za-z0-9_-]{1,20}){0,2}",
+        chain in vec(source(), 1..4), exp in 0u64..1 << 53,
+    ) {
+        let id = CredentialId::parse(&id).unwrap();
+        let row = CredentialRow::agent(&uid, &id, &holder, chain, UnixMillis(exp)).unwrap();
+        let key = row.key().to_string();
+        prop_assert_eq!(&CredentialRow::parse(&key, &row.to_bytes()).unwrap(), &row);
+        prop_assert_eq!(&CredentialKey::parse(&key).unwrap(), row.key());
+        let other = CredentialRow::parse(&format!("{key}x"), &row.to_bytes());
+        prop_assert!(other.is_err());
+    }
+
+    #[test]
+    fn every_walk_of_the_gate_stays_readable_and_terminal_states_stay(
+        steps in vec((0u8..3, op_id(), select(OpKind::ALL.to_vec())), 0..12),
+    ) {
+        let uid = LifecycleUid::parse(&"u".repeat(26)).unwrap();
+        let mut gate = AgentGate::born(&uid, &OpId::parse(&"a".repeat(26)).unwrap());
+        for (step, op, kind) in steps {
+            let before = gate.clone();
+            let next = match step {
+                0 => gate.clone().freeze(GateOp::new(op, kind)),
+                1 => gate.clone().reopen(&op),
+                _ => gate.clone().retire(&op),
+            };
+            if let Ok(next) = next {
+                gate = next;
+            }
+            prop_assert_eq!(&AgentGate::parse(&uid, &gate.to_bytes()).unwrap(), &gate);
+            let reopened = !before.is_open() && gate.is_open();
+            prop_assert_eq!(gate.generation(), before.generation() + u64::from(reopened));
+            if let GateState::Retired(_) = before.state() {
+                prop_assert_eq!(&gate, &before);
+            }
+        }
+    }
+
+    #[test]
+    fn every_walk_of_the_head_stays_readable_and_the_epoch_never_falls(
+        steps in vec((0u8..4, op_id(), 1u64..4), 0..12),
+    ) {
+        let principal = Principal::parse_key("local.a").unwrap();
+        let uid = LifecycleUid::parse(&"u".repeat(26)).unwrap();
+        let mut head = LifecycleHead::activated(&principal, &uid, "m").unwrap();
+        for (step, op, n) in steps {
+            let epoch = head.process_epoch();
+            let next = match step {
+                0 => head.clone().advance_epoch(&uid, n, &op),
+                1 => head.clone().stamp_root(&uid, &CredentialId::parse(&format!("c{n}")).unwrap()),
+                2 => head.clone().begin_retirement(&uid, &op),
+                _ => head.clone().complete_retirement(&uid, &op),
+            };
+            match next {
+                Ok(HeadStep::Write(next)) => head = next,
+                Ok(HeadStep::Done(same)) => prop_assert_eq!(&same, &head),
+                Err(_) => {}
+            }
+            prop_assert!(head.process_epoch() == epoch || head.process_epoch() == epoch + 1);
+            prop_assert_eq!(&LifecycleHead::parse(&principal, &head.to_bytes()).unwrap(), &head);
+        }
+    }
+}
+
+/// Equal as ECMAScript reads them: every number a double.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(k, v)| b.get(k).is_some_and(|w| same(v, w)))
+        }
+        (a, b) => a == b,
+    }
+}
