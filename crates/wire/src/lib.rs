@@ -6,7 +6,16 @@
 //! nothing, so that each rule here is a function from what was observed to a verdict.
 //!
 //! A string that has meaning becomes a type at the door. Past it, no function takes a `&str` that means one of the
-//! types in [`token`].
+//! types in [`token`], [`endpoint_token`] or [`channel`].
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`token`], [`endpoint_token`], [`time`], [`view`] | the vocabulary: tokens, units, views |
+//! | [`channel`], [`subject`], [`endpoint_subject`] | channels and subjects, and who a subject says is speaking |
+//! | [`names`] | every stream, bucket, consumer and key of a space |
+//! | [`rows`] | stored rows: closed schemas, exact bytes, pure transitions |
+//! | [`grants`] | permission templates |
+//! | [`claims`], [`envelope`], [`canonical`], [`error`] | what a bearer says, endpoint calls, canonical JSON, refusals |
 
 pub mod canonical;
 pub mod channel;
