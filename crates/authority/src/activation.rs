@@ -420,8 +420,8 @@ mod tests {
         open().freeze(GateOp::new(op('f'), kind)).unwrap()
     }
 
-    fn at(gate: AgentGate) -> Option<GateAt> {
-        Some(GateAt { gate, revision: Revision(7) })
+    fn at(gate: AgentGate) -> GateAt {
+        GateAt { gate, revision: Revision(7) }
     }
 
     fn head(state: &str) -> HeadAt {
@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn the_gate_is_reopened_last_and_nothing_is_skipped() {
         let reserved = Reserved::for_test(&uid('a'));
-        let activating = GateAt { gate: born(), revision: Revision(7) };
+        let activating = at(born());
         for (seen, reservation, gate, step) in [
             (HeadSeen::Virgin, None, GateSeen::Unread, Step::Reserve),
             (HeadSeen::Virgin, Some(reserved.clone()), GateSeen::Unread, Step::ReadGate),
@@ -495,14 +495,14 @@ mod tests {
     #[test]
     fn a_gate_admits_an_activation_only_if_absent_open_or_frozen_by_one() {
         assert_eq!(see_gate(None), Ok(GateSeen::Absent));
-        assert_eq!(see_gate(at(open())), Ok(GateSeen::Open));
-        assert!(matches!(see_gate(at(born())), Ok(GateSeen::Activating(_))));
+        assert_eq!(see_gate(Some(at(open()))), Ok(GateSeen::Open));
+        assert!(matches!(see_gate(Some(at(born()))), Ok(GateSeen::Activating(_))));
         for (kind, remedy) in [
             (OpKind::Takeover, "retry"),
             (OpKind::Retirement, "retry"),
             (OpKind::Registration, "cotal reconcile-gate"),
         ] {
-            let refusal = see_gate(at(frozen(kind))).unwrap_err();
+            let refusal = see_gate(Some(at(frozen(kind)))).unwrap_err();
             assert_eq!(refusal.code, EpCode::FailedPrecondition);
             let detail = &refusal.details[0];
             assert_eq!(detail["blockedOp"], kind.as_str());
@@ -510,7 +510,7 @@ mod tests {
             assert_eq!(detail["remedy"], remedy);
             assert!(detail.get("headState").is_none(), "the head was not read here");
         }
-        let burned = see_gate(at(born().retire(&op('o')).unwrap())).unwrap_err();
+        let burned = see_gate(Some(at(born().retire(&op('o')).unwrap()))).unwrap_err();
         assert_eq!(burned.code, EpCode::PermissionDenied);
         assert_eq!(burned.details[0]["gateState"], "retired");
         assert!(burned.details[0].get("remedy").is_none());

@@ -14,14 +14,15 @@ use std::{
 
 use cotal_broker::{Connection, ConnectionState, Connector, Lifetime};
 use cotal_wire::{
-    BearerClaims, Clock, CredentialId, EpCode, EpError, InfraRole, LifecycleUid, Names, Principal, Space,
+    BearerClaims, Clock, CredentialId, EpCode, EpError, InfraRole, LifecycleUid, Principal, Space,
     UnixMillis,
+    grants::infra,
     rows::{CredentialRow, CredentialState, HeadState, LifecycleHead},
 };
 use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinHandle};
 
-use crate::{credential::read_row, fence::Fence, head::read_head, infra, stores::AuthorityStores};
+use crate::{credential::read_row, fence::Fence, head::read_head, stores::AuthorityStores};
 
 /// First pause before a proof that got no answer is tried again; it doubles up to [`PROOF_PAUSE_MAX`].
 const PROOF_PAUSE: Duration = Duration::from_millis(100);
@@ -108,10 +109,10 @@ impl ConnectReader {
         fence: Arc<Fence>,
     ) -> Result<Arc<Self>, EpError> {
         let space = connector.space();
-        let names = Names::new(&space.token());
+        let token = space.token();
         let label = InfraRole::AUTH_READER.label(space);
         let connection =
-            connector.open(label, &|inbox| infra::connect_reader(&names, inbox), Lifetime::Renewing).await?;
+            connector.open(label, &|inbox| infra::connect_reader(&token, inbox), Lifetime::Renewing).await?;
         let mut state = connection.state();
         match Self::first_proof(&connection, space, &mut state).await {
             Ok((nth, stores)) => {
@@ -195,6 +196,15 @@ impl ConnectReader {
                 Ok(nth)
             }
             _ => Err(unproved()),
+        }
+    }
+}
+
+impl Drop for ConnectReader {
+    fn drop(&mut self) {
+        // The supervisor holds the connection, and would keep it open for nobody.
+        if let Some(supervisor) = self.supervisor.lock().take() {
+            supervisor.abort();
         }
     }
 }

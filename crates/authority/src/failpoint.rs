@@ -8,32 +8,46 @@ use tokio::sync::Notify;
 
 use crate::stores::AuthorityStores;
 
-/// Counts the writes that landed, remembers their keys, and holds the writer after the nth.
-///
-/// A test that drops the held future has exactly what a crash, or a cancelled caller, leaves behind; one that
-/// releases it has put another writer between two writes.
+/// Counts the writes that landed, remembers their keys, and does something after the nth.
 #[derive(Debug)]
 pub struct Failpoint {
-    stop_after: Option<usize>,
+    does: Does,
     landed: Mutex<Vec<String>>,
     reached: Notify,
     released: Notify,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Does {
+    Nothing,
+    /// Holds the writer after this write.
+    Hold(usize),
+    /// Loses the answer to this write.
+    Forget(usize),
+}
+
 impl Failpoint {
     /// Only writes down what landed.
     pub fn journal() -> Arc<Self> {
-        Self::new(None)
+        Self::new(Does::Nothing)
     }
 
-    /// Stops after the `nth` write that landed, counting from 1.
+    /// Holds the writer after the `nth` write that landed, counting from 1.
+    ///
+    /// A test that drops the held future has exactly what a crash, or a cancelled caller, leaves behind; one that
+    /// releases it has put another writer between two writes.
     pub fn stop_after(nth: usize) -> Arc<Self> {
-        Self::new(Some(nth))
+        Self::new(Does::Hold(nth))
     }
 
-    fn new(stop_after: Option<usize>) -> Arc<Self> {
+    /// Reports the `nth` write that landed as ambiguous: its answer was lost.
+    pub fn forget_answer_of(nth: usize) -> Arc<Self> {
+        Self::new(Does::Forget(nth))
+    }
+
+    fn new(does: Does) -> Arc<Self> {
         Arc::new(Self {
-            stop_after,
+            does,
             landed: Mutex::new(Vec::new()),
             reached: Notify::new(),
             released: Notify::new(),
@@ -61,18 +75,22 @@ impl Failpoint {
         self.landed.lock().clone()
     }
 
-    pub(crate) async fn after(&self, key: &str, outcome: &WriteOutcome) {
+    pub(crate) async fn after(&self, key: &str, outcome: WriteOutcome) -> WriteOutcome {
         if !matches!(outcome, WriteOutcome::Written(_)) {
-            return;
+            return outcome;
         }
         let count = {
             let mut landed = self.landed.lock();
             landed.push(key.to_owned());
             landed.len()
         };
-        if self.stop_after == Some(count) {
+        if self.does == Does::Forget(count) {
+            return WriteOutcome::Ambiguous("a failpoint lost the answer".to_owned());
+        }
+        if self.does == Does::Hold(count) {
             self.reached.notify_one();
             self.released.notified().await;
         }
+        outcome
     }
 }

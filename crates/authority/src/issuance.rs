@@ -130,13 +130,12 @@ impl IssuanceLog {
     /// Whether this key's row was removed.
     async fn prune_one(&self, user: Nkey<User>, now: UnixSecs) -> Result<bool, EpError> {
         let remembered = self.memory.lock().get(&user);
-        let known = match remembered {
-            Some(known) => known,
-            None => {
-                let Some(read) = self.read(&user).await? else { return Ok(false) };
-                self.memory.lock().learn(user.clone(), read);
-                read
-            }
+        let known = if let Some(known) = remembered {
+            known
+        } else {
+            let Some(read) = self.read(&user).await? else { return Ok(false) };
+            self.memory.lock().learn(user.clone(), read);
+            read
         };
         let Known::Row { exp, revision } = known else { return Ok(false) };
         if !is_over(exp, now) {

@@ -14,7 +14,6 @@ pub mod failpoint;
 mod fence;
 mod gate;
 pub mod head;
-mod infra;
 pub mod issuance;
 pub mod plane;
 pub mod root_credential;

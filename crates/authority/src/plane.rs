@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use cotal_broker::{Connection, ConnectionState, Connector, Lifetime};
 use cotal_wire::{
-    Actor, BearerClaims, Clock, ConnId, CredentialId, DerivedOwner, Entropy, EpCode, EpError, InfraRole,
-    LifecycleUid, Names, Permissions, Principal, Space,
+    Actor, BearerClaims, Clock, CredentialId, DerivedOwner, Entropy, EpCode, EpError, InfraRole,
+    LifecycleUid, Principal, Space, grants::infra,
 };
 use futures::future::BoxFuture;
 use tokio::{
@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    connect_reader::ConnectReader, fence::Fence, infra, issuance::IssuanceLog,
+    connect_reader::ConnectReader, fence::Fence, issuance::IssuanceLog,
     root_credential::ensure_root_credential, stores::AuthorityStores,
 };
 
@@ -60,11 +60,6 @@ fn manager_instance(space: &Space) -> String {
     format!("auth-service:{space}")
 }
 
-/// What the mint writer may do: contract 07 §7.1, and the issuance rows (contract 05 §8.4).
-fn writer_grants(names: &Names, inbox: &ConnId) -> Permissions {
-    infra::authority_writer(names, inbox)
-}
-
 impl Plane {
     /// Opens every step in order; a failed open unwinds in reverse.
     pub async fn open(inputs: PlaneInputs) -> Result<Arc<Self>, EpError> {
@@ -81,11 +76,13 @@ impl Plane {
     async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Self>, EpError> {
         let PlaneInputs { connector, clock, entropy, native_issuance_prune } = inputs;
         let space = connector.space().clone();
-        let names = Names::new(&space.token());
+        let token = space.token();
         let fence = Arc::new(Fence::new());
 
         let label = InfraRole::AUTH_MINT.label(&space);
-        let writer = connector.open(label, &|inbox| writer_grants(&names, inbox), Lifetime::Renewing).await?;
+        let writer = connector
+            .open(label, &|inbox| infra::authority_writer(&token, inbox), Lifetime::Renewing)
+            .await?;
         unwind.push({
             let writer = writer.clone();
             Box::pin(async move { writer.close().await })

@@ -55,10 +55,10 @@ impl Store {
 
     #[cfg(any(test, feature = "failpoints"))]
     async fn written(&self, key: &str, outcome: WriteOutcome) -> WriteOutcome {
-        if let Some(failpoint) = self.failpoint.get() {
-            failpoint.after(key, &outcome).await;
+        match self.failpoint.get() {
+            Some(failpoint) => failpoint.after(key, outcome).await,
+            None => outcome,
         }
-        outcome
     }
 
     #[cfg(not(any(test, feature = "failpoints")))]
