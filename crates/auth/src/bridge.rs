@@ -238,29 +238,10 @@ fn entitled_view(name: &str, grant: &AuthorizedGrant) -> Result<View, BridgeRefu
         return Ok(view);
     }
     let needed = view.required_scope().unwrap_or_default();
-    let mut wider = grant.scope.clone();
-    wider.push(needed.to_owned());
     Err(BridgeRefusal(format!(
         "view \"{view}\" needs scope \"{needed}\", which the grant of {}.{} does not hold; an operator can add it with: {}",
         grant.owner,
         grant.actor,
-        cotal_ledger::regrant_command(&row_of(grant, wider))
+        grant.regrant_command_with(needed)
     )))
-}
-
-/// The row that a re-grant line prints.
-fn row_of(grant: &AuthorizedGrant, scope: Vec<String>) -> cotal_ledger::ActorRow {
-    cotal_ledger::ActorRow {
-        owner: grant.owner.clone(),
-        actor: grant.actor.clone(),
-        scope,
-        allow_subscribe: grant.allow_subscribe.clone(),
-        allow_publish: grant.allow_publish.clone(),
-        role: grant.role.clone(),
-        parent: grant.parent.as_ref().map(Principal::key),
-        label: grant.label.clone(),
-        token_hash: None,
-        lifecycle_uid: None,
-        granted_at: String::new(),
-    }
 }

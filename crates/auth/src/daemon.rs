@@ -1,6 +1,6 @@
 //! `cotal auth-service`: one space's service as a process (contract 05 §14).
 
-use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
+use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
 use cotal_callout::{CalloutLimits, ConnectLimits};
 use cotal_trust::system::{SystemClock, SystemEntropy};
@@ -49,23 +49,26 @@ pub struct AuthServiceArgs {
 }
 
 /// What the process gives the daemon.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct AuthServiceRuntimeOptions {
-    /// Where the workspace root is looked for.
-    pub cwd: PathBuf,
-    /// `COTAL_SMOKE_AUTH_STARTUP_HOLD_MS`: a delay between the scrub and the start, in milliseconds.
+    /// The workspace root.
+    pub root: Root,
+    /// [`STARTUP_HOLD`]: a delay between the scrub and the start, in milliseconds.
     pub startup_hold_ms: Option<String>,
-    /// `COTAL_SECRET_STORE`: names an injected store that does not name itself.
+    /// [`SECRET_STORE`]: names an injected store that does not name itself.
     pub secret_store: Option<String>,
+    /// Where the one line goes that says what is served.
+    pub announce: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 impl AuthServiceRuntimeOptions {
-    /// From the process's working directory and environment.
+    /// From the process's working directory, environment and standard output.
     pub fn from_process() -> std::io::Result<Self> {
         Ok(Self {
-            cwd: std::env::current_dir()?,
+            root: Root::discover(&std::env::current_dir()?)?,
             startup_hold_ms: std::env::var(STARTUP_HOLD).ok(),
             secret_store: std::env::var(SECRET_STORE).ok(),
+            announce: Arc::new(|line| println!("{line}")),
         })
     }
 }
@@ -81,8 +84,10 @@ impl DaemonError {
     }
 }
 
-const STARTUP_HOLD: &str = "COTAL_SMOKE_AUTH_STARTUP_HOLD_MS";
-const SECRET_STORE: &str = "COTAL_SECRET_STORE";
+/// Holds a start back, for tests of what a half-started service looks like.
+pub const STARTUP_HOLD: &str = "COTAL_SMOKE_AUTH_STARTUP_HOLD_MS";
+/// Names an injected secret store.
+pub const SECRET_STORE: &str = "COTAL_SECRET_STORE";
 
 /// Flags that parsed.
 #[derive(Debug)]
@@ -124,9 +129,8 @@ async fn serve(
 ) -> Result<(), DaemonError> {
     tokio::pin!(shutdown);
     let hold = read_hold(options.startup_hold_ms.as_deref())?;
-    let root = Root::discover(&options.cwd).map_err(DaemonError::of)?;
-    let state_dir = root.user_auth_state_dir(&flags.space).map_err(DaemonError::of)?;
-    let store = choose_store(store, &root, options)?;
+    let state_dir = options.root.user_auth_state_dir(&flags.space).map_err(DaemonError::of)?;
+    let store = choose_store(store, options)?;
     // A file left by a start that crashed would say ready for one that is not.
     Discovery::remove(&state_dir).map_err(DaemonError::of)?;
     let server = flags.server.clone();
@@ -156,7 +160,7 @@ async fn serve(
         started = starting => started?,
         () = shutdown.as_mut() => return Ok(()),
     };
-    let announced = announce(&service, &state_dir, &server);
+    let announced = announce(&service, &state_dir, &server, options);
     let end = match &announced {
         Ok(()) => tokio::select! {
             end = service.ended() => Some(end),
@@ -174,8 +178,13 @@ async fn serve(
     }
 }
 
-/// Writes the discovery file, whose existence says ready, then the one line on standard output.
-fn announce(service: &AuthService, state_dir: &std::path::Path, server: &str) -> Result<(), DaemonError> {
+/// Writes the discovery file, whose existence says ready, then the one line that says what is served.
+fn announce(
+    service: &AuthService,
+    state_dir: &Path,
+    server: &str,
+    options: &AuthServiceRuntimeOptions,
+) -> Result<(), DaemonError> {
     let discovery = Discovery {
         url: service.url().to_owned(),
         pid: std::process::id(),
@@ -184,13 +193,16 @@ fn announce(service: &AuthService, state_dir: &std::path::Path, server: &str) ->
     };
     discovery.write(state_dir).map_err(DaemonError::of)?;
     let public = service.public_url().map(|url| format!(", public {url}")).unwrap_or_default();
-    println!("auth-service: space \"{}\" on {server}, exchange {}{public}", service.space(), service.url());
+    (options.announce)(&format!(
+        "auth-service: space \"{}\" on {server}, exchange {}{public}",
+        service.space(),
+        service.url()
+    ));
     Ok(())
 }
 
 fn choose_store(
     injected: Option<Arc<dyn SecretStore>>,
-    root: &Root,
     options: &AuthServiceRuntimeOptions,
 ) -> Result<Arc<dyn SecretStore>, DaemonError> {
     match injected {
@@ -202,7 +214,7 @@ fn choose_store(
             )))
         }
         Some(store) => Ok(store),
-        None => Ok(Arc::new(FsSecretStore::open(root).map_err(DaemonError::of)?)),
+        None => Ok(Arc::new(FsSecretStore::open(&options.root).map_err(DaemonError::of)?)),
     }
 }
 

@@ -22,7 +22,8 @@ pub use authority::ConnectCredentials;
 pub use capability::Capability;
 pub use context::{CalloutLog, StartError};
 pub use daemon::{
-    AuthServiceArgs, AuthServiceRuntimeOptions, DaemonError, run_auth_service, run_auth_service_until,
+    AuthServiceArgs, AuthServiceRuntimeOptions, DaemonError, SECRET_STORE, STARTUP_HOLD, run_auth_service,
+    run_auth_service_until,
 };
 pub use handle::{AuthService, CloseError, End, Readiness};
 pub use hosted::{AuthServiceInputs, HostedContext, start_auth_service};

@@ -1,5 +1,9 @@
 //! `cotal auth-service`: the auth service of a space in the foreground (contract 05 §14).
 
+use std::sync::Arc;
+
+use cotal_auth::AuthServiceRuntimeOptions;
+
 use crate::{context::Context, exchange_flags::ExchangeFlags, outcome::CliError};
 
 /// `cotal auth-service`
@@ -32,8 +36,34 @@ pub struct AuthServiceArgs {
     pub service_endpoints: bool,
 }
 
-/// Runs until it is told to stop.
-#[allow(clippy::unused_async, reason = "the signature that the dispatcher calls")]
-pub async fn run(_args: AuthServiceArgs, _ctx: &Context) -> Result<(), CliError> {
-    Err(CliError::failed("`cotal auth-service` is not available in this build"))
+/// Runs until SIGINT, SIGTERM or its own end.
+pub async fn run(args: AuthServiceArgs, ctx: &Context) -> Result<(), CliError> {
+    let options = AuthServiceRuntimeOptions {
+        root: ctx.root.clone(),
+        startup_hold_ms: ctx.env(cotal_auth::STARTUP_HOLD),
+        secret_store: ctx.env(cotal_auth::SECRET_STORE),
+        announce: Arc::new(|line| println!("{line}")),
+    };
+    cotal_auth::run_auth_service(&args.into(), None, &options)
+        .await
+        .map_err(|error| CliError::failed(error.to_string()))
+}
+
+impl From<AuthServiceArgs> for cotal_auth::AuthServiceArgs {
+    fn from(args: AuthServiceArgs) -> Self {
+        Self {
+            space: args.space,
+            server: args.server,
+            port: Some(args.port.to_string()),
+            exchange_public_port: args.exchange.exchange_public_port.map(|port| port.to_string()),
+            exchange_public_url: args.exchange.exchange_public_url,
+            exchange_trusted_proxy: args.exchange.exchange_trusted_proxy,
+            advertised_server: args.exchange.advertised_server,
+            agent_provisioning_url: args.exchange.agent_provisioning_url,
+            auth_timeout: args.auth_timeout.map(|seconds| seconds.to_string()),
+            callout_only: args.callout_only,
+            spaces: args.spaces.map(|path| path.to_string_lossy().into_owned()),
+            service_endpoints: args.service_endpoints,
+        }
+    }
 }

@@ -173,13 +173,10 @@ async fn serve_request(
     });
     let answered = match deadline {
         None => answered.await,
-        Some(deadline) => match tokio::time::timeout(deadline, answered).await {
-            Ok(answered) => answered,
-            Err(_) => {
-                destroy.notify_one();
-                Ok(Public::deadline_exceeded())
-            }
-        },
+        Some(deadline) => tokio::time::timeout(deadline, answered).await.unwrap_or_else(|_| {
+            destroy.notify_one();
+            Ok(Public::deadline_exceeded())
+        }),
     };
     let reply = answered.unwrap_or_else(|_| {
         tracing::error!("a request handler ended without an answer");

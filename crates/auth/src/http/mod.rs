@@ -16,3 +16,6 @@ pub(crate) mod mesh;
 pub(crate) mod peer;
 pub(crate) mod public;
 pub(crate) mod reply;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! Contract 05 §4.4: what an agent's exchange signs, and what refuses one.
+
+use cotal_trust::{bearer, system::SystemEntropy};
+use cotal_wire::{Clock, EpError, InstanceId, View};
+use serde_json::{Value, json};
+
+use super::rig::{ACTOR, BOTH, FaceName, Rig};
+
+pub(super) fn claims(rig: &Rig, answer: &Value) -> bearer::VerifiedBearer {
+    bearer::validate(answer["token"].as_str().unwrap(), &rig.issuer, &rig.space, rig.clock.now_secs())
+        .unwrap()
+}
+
+#[tokio::test]
+async fn an_agents_secret_buys_a_bearer_of_at_most_five_minutes() {
+    let rig = Rig::start().await;
+    let mut body = rig.agent();
+    let now = rig.clock.now_secs().0;
+    for (ttl, lives) in [(None, 300), (Some(3_600), 300), (Some(60), 60)] {
+        if let Some(ttl) = ttl {
+            body["ttlSec"] = json!(ttl);
+        }
+        let answer = rig.exchange(FaceName::Public, &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let members: Vec<String> = answer.json().as_object().unwrap().keys().cloned().collect();
+        assert_eq!(members.len(), 3, "{members:?}");
+        assert!(answer.text.starts_with("{\"token\":\""), "token, owner, exp in this order");
+        assert_eq!(answer.json()["exp"], now + lives);
+        let claims = claims(&rig, &answer.json());
+        assert_eq!(claims.act.actor.as_str(), ACTOR);
+        assert_eq!(claims.act.view, None);
+        assert_eq!(
+            claims.act.credential_id.as_ref().unwrap().as_str(),
+            claims.act.lifecycle_uid.as_ref().unwrap().as_str()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_lifetime_that_is_not_positive_is_refused() {
+    let rig = Rig::start().await;
+    let mut body = rig.agent();
+    for ttl in [json!(0), json!(-1)] {
+        body["ttlSec"] = ttl;
+        assert_eq!(rig.exchange(FaceName::Loopback, &body).await.status, 401);
+    }
+}
+
+#[tokio::test]
+async fn an_agent_whose_credential_cannot_be_made_durable_gets_no_bearer() {
+    let rig = Rig::start().await;
+    let body = rig.agent();
+    *rig.credentials.refuse.lock() =
+        Some(EpError::unavailable("the plane is momentarily unavailable; retry"));
+    let answer = rig.exchange(FaceName::Loopback, &body).await;
+    assert_eq!(
+        (answer.status, answer.error().as_str()),
+        (401, "the plane is momentarily unavailable; retry")
+    );
+}
+
+#[tokio::test]
+async fn a_null_actor_token_selects_the_agent_arm() {
+    let rig = Rig::start().await;
+    let answer = rig.exchange(FaceName::Public, &json!({"actorToken": null, "actor": "cli"})).await;
+    assert!(answer.error().starts_with("agent exchange needs"), "{}", answer.text);
+    let answer = rig.exchange(FaceName::Public, &json!({"actor": "cli"})).await;
+    assert_eq!(
+        answer.error(),
+        "exchange needs { idpToken: string, actor: string, ttlSec?: number, view?: string }"
+    );
+}
+
+#[tokio::test]
+async fn a_selected_manager_is_signed_and_answered() {
+    let rig = Rig::start().await;
+    let mut body = rig.agent();
+    body["view"] = json!("manager-caller");
+    let instance = InstanceId::mint(&SystemEntropy);
+    *rig.managers.answer.lock() = Ok(instance.clone());
+    for face in BOTH {
+        let answer = rig.exchange(face, &body).await.json();
+        assert_eq!(answer["managerInstanceId"], instance.as_str());
+        let claims = claims(&rig, &answer);
+        assert_eq!(
+            (claims.act.view, claims.act.manager_instance_id.as_ref()),
+            (Some(View::ManagerCaller), Some(&instance))
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_revoked_grant_refuses_the_next_exchange() {
+    let rig = Rig::start().await;
+    let body = rig.agent();
+    assert_eq!(rig.exchange(FaceName::Public, &body).await.status, 200);
+    let actor = cotal_wire::Actor::parse(ACTOR).unwrap();
+    assert!(rig.ledger.revoke_managed(&rig.owner_of("spawner"), &actor).unwrap());
+    assert_eq!(rig.exchange(FaceName::Public, &body).await.status, 401);
+}

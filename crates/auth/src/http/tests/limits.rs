@@ -1,0 +1,86 @@
+//! Contract 05 §2.7 and §15.4: admission, the deadline, slow readers, and the end of a listener.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::rig::{BOTH, Call, FaceName, Rig, read_answer};
+
+/// A request whose body does not come: it is admitted, and stays.
+async fn hanging(rig: &Rig, face: FaceName) -> TcpStream {
+    let mut call = Call::exchange(vec![b' '; 10]);
+    if face == FaceName::Loopback {
+        call.headers.insert("authorization".into(), format!("Bearer {}", rig.cap.expose()));
+    }
+    let mut stream = TcpStream::connect(rig.addr(face)).await.unwrap();
+    stream.write_all(call.head().as_bytes()).await.unwrap();
+    stream
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_past_its_deadline_gets_503_and_loses_its_connection() {
+    let rig = Rig::start().await;
+    let mut stream = hanging(&rig, FaceName::Public).await;
+    let before = tokio::time::Instant::now();
+    let answer = read_answer(&mut stream).await;
+    assert_eq!((answer.status, answer.error().as_str()), (503, "request deadline exceeded"));
+    let took = before.elapsed();
+    assert!(took >= Duration::from_secs(10) && took < Duration::from_secs(11), "{took:?}");
+}
+
+#[tokio::test]
+async fn the_65th_request_in_flight_is_busy_before_its_path_is_looked_at() {
+    let rig = Rig::start().await;
+    let mut held = Vec::new();
+    for _ in 0..64 {
+        held.push(hanging(&rig, FaceName::Public).await);
+    }
+    // Admission happens when a head was read: wait for the 64th by asking until it is busy.
+    let busy = loop {
+        let answer = rig.send(FaceName::Public, &Call::get("/nowhere")).await;
+        if answer.status == 503 {
+            break answer;
+        }
+        assert_eq!(answer.status, 404);
+    };
+    assert_eq!(busy.error(), "busy - retry shortly");
+    assert_eq!(
+        rig.send(FaceName::Loopback, &Call::get("/health")).await.status,
+        200,
+        "the other face is not"
+    );
+    drop(held);
+    while rig.send(FaceName::Public, &Call::get("/health")).await.status != 200 {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_does_not_come_is_not_waited_for() {
+    let rig = Rig::start().await;
+    for face in BOTH {
+        let mut stream = TcpStream::connect(rig.addr(face)).await.unwrap();
+        stream.write_all(b"POST /exchange HTTP/1.1\r\nhost: x\r\n").await.unwrap();
+        let before = tokio::time::Instant::now();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest).await;
+        assert!(before.elapsed() < Duration::from_secs(11), "{face:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopping_listener_refuses_new_connections_and_cuts_what_does_not_end_in_ten_seconds() {
+    let rig = Rig::start().await;
+    let mut stream = hanging(&rig, FaceName::Loopback).await;
+    // The head was read once another request has been answered after it.
+    assert_eq!(rig.send(FaceName::Loopback, &Call::get("/health")).await.status, 200);
+    let before = tokio::time::Instant::now();
+    rig.loopback.stop().await;
+    let took = before.elapsed();
+    assert!(took >= Duration::from_secs(10) && took < Duration::from_secs(11), "{took:?}");
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest).await;
+    assert!(rest.is_empty());
+    assert!(TcpStream::connect(rig.loopback.addr()).await.is_err());
+}

@@ -1,0 +1,7 @@
+//! Both faces over real sockets: what a client sees, byte for byte, in the contract's order.
+
+mod budgets;
+mod exchanges;
+mod limits;
+mod order;
+mod rig;

@@ -1,0 +1,378 @@
+//! Both faces of one space on real listeners, with a real ledger, real keys and a clock of the test's own.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cotal_callout::{ConnectLimits, Limiter};
+use cotal_dev_idp::{DevIdp, DevIdpOptions};
+use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
+use cotal_trust::{
+    idp::{IdpPin, JwksResolver},
+    issuer::IssuerKeySet,
+    owner::OwnerSecret,
+    system::SystemEntropy,
+};
+use cotal_wire::{
+    Actor, Clock, CredentialId, DerivedOwner, EpError, InstanceId, LifecycleUid, Space, UnixMillis,
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::{
+    authority::{ConnectCredentials, ExchangeAuthority},
+    bridge::{IdpBridge, IdpBridgeParts},
+    capability::Capability,
+    http::{
+        exchange::Exchange,
+        face::{Face, Service},
+        listener::Listener,
+    },
+    managers::{ManagerDirectory, SelectionRefusal},
+    sessions::NoSessions,
+};
+
+pub(super) const START_MS: u64 = 1_800_000_000_000;
+pub(super) const ACTOR: &str = "worker";
+
+/// A clock that stands still until it is moved.
+#[derive(Debug)]
+pub(super) struct HandClock(AtomicU64);
+
+impl HandClock {
+    pub(super) fn advance_ms(&self, ms: u64) {
+        self.0.fetch_add(ms, Ordering::SeqCst);
+    }
+}
+
+impl Clock for HandClock {
+    fn now_millis(&self) -> UnixMillis {
+        UnixMillis(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// Stands for the plane: hands out one id an incarnation, and counts how often it was asked.
+#[derive(Default)]
+pub(super) struct Credentials {
+    pub asked: AtomicUsize,
+    pub refuse: Mutex<Option<EpError>>,
+}
+
+#[async_trait]
+impl ConnectCredentials for Credentials {
+    async fn mint_connect_credential(
+        &self,
+        _owner: &DerivedOwner,
+        _actor: &Actor,
+        uid: &LifecycleUid,
+    ) -> Result<CredentialId, EpError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        if let Some(error) = self.refuse.lock().clone() {
+            return Err(error);
+        }
+        Ok(CredentialId::parse(uid.as_str()).unwrap())
+    }
+}
+
+/// A manager directory that answers what the test says.
+pub(super) struct Managers {
+    pub answer: Mutex<Result<InstanceId, SelectionRefusal>>,
+    pub asked: AtomicUsize,
+}
+
+#[async_trait]
+impl ManagerDirectory for Managers {
+    async fn select(
+        &self,
+        _owner: &DerivedOwner,
+        _requested: Option<&InstanceId>,
+    ) -> Result<InstanceId, SelectionRefusal> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.answer.lock().clone()
+    }
+}
+
+/// Both faces and what they stand on.
+pub(super) struct Rig {
+    pub clock: Arc<HandClock>,
+    pub ledger: Ledger,
+    pub limiter: Arc<Limiter>,
+    pub issuer: Arc<IssuerKeySet>,
+    pub space: Space,
+    pub credentials: Arc<Credentials>,
+    pub managers: Arc<Managers>,
+    pub cap: Capability,
+    pub loopback: Listener,
+    pub public: Listener,
+    pub origin: String,
+    pub idp: Option<DevIdp>,
+    pub owner_secret: OwnerSecret,
+    _dir: tempfile::TempDir,
+}
+
+impl Rig {
+    /// Agents only: nothing answers at the pinned IdP.
+    pub(super) async fn start() -> Self {
+        Self::of(false, false).await
+    }
+
+    /// Agents only, the public face behind a trusted proxy.
+    pub(super) async fn behind_a_proxy() -> Self {
+        Self::of(true, false).await
+    }
+
+    /// With an IdP.
+    pub(super) async fn with_people() -> Self {
+        Self::of(false, true).await
+    }
+
+    async fn of(trusted_proxy: bool, people: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Arc::new(HandClock(AtomicU64::new(START_MS)));
+        let dyn_clock: Arc<dyn Clock> = Arc::clone(&clock) as _;
+        let idp = if people {
+            let options = DevIdpOptions::default();
+            Some(DevIdp::start(options, Arc::clone(&dyn_clock), Arc::new(SystemEntropy)).await.unwrap())
+        } else {
+            None
+        };
+        let base = idp.as_ref().map_or_else(|| "http://127.0.0.1:9/api/auth".to_owned(), DevIdp::base_url);
+        let pin = IdpPin::from_url(&base).unwrap();
+        let origin = pin.issuer.clone();
+        let space = Space::parse("demo").unwrap();
+        let issuer = Arc::new(IssuerKeySet::create(&space, &SystemEntropy));
+        let owner_secret = OwnerSecret::generate(&SystemEntropy);
+        let ledger = Ledger::at(dir.path());
+        let credentials = Arc::new(Credentials::default());
+        let managers = Arc::new(Managers {
+            answer: Mutex::new(Err(SelectionRefusal::NoLiveManager("no live manager here".to_owned()))),
+            asked: AtomicUsize::new(0),
+        });
+        let limiter = Arc::new(Limiter::new(ConnectLimits::default(), Arc::clone(&dyn_clock)));
+        let authority = ExchangeAuthority::new(ledger.clone(), Arc::clone(&credentials) as _);
+        let bridge = IdpBridge::new(IdpBridgeParts {
+            space: space.clone(),
+            keys: JwksResolver::new(&pin.jwks_uri, Arc::clone(&dyn_clock)).unwrap(),
+            pin,
+            owner_secret: owner_secret.clone(),
+            issuer: Arc::clone(&issuer),
+            hooks: Arc::new(authority.clone()),
+            sessions: Arc::new(NoSessions),
+            clock: Arc::clone(&dyn_clock),
+        })
+        .unwrap();
+        let service = Arc::new(Service {
+            issuer: issuer.issuer().to_owned(),
+            jwks: Bytes::from(issuer.jwks()),
+            exchange: Exchange {
+                space: space.clone(),
+                issuer: Arc::clone(&issuer),
+                bridge,
+                authority,
+                limiter: Arc::clone(&limiter),
+                managers: Arc::clone(&managers) as _,
+                clock: Arc::clone(&dyn_clock),
+            },
+            clock: dyn_clock,
+        });
+        let cap = Capability::mint(&SystemEntropy);
+        let loopback =
+            Listener::bind(0, Arc::new(Face::loopback(Arc::clone(&service), cap.clone()))).await.unwrap();
+        let bundle = Bytes::from_static(b"{\"space\":\"demo\"}");
+        let public = Listener::bind(0, Arc::new(Face::public(service, trusted_proxy, bundle))).await.unwrap();
+        Self {
+            clock,
+            ledger,
+            limiter,
+            issuer,
+            space,
+            credentials,
+            managers,
+            cap,
+            loopback,
+            public,
+            origin,
+            idp,
+            owner_secret,
+            _dir: dir,
+        }
+    }
+
+    pub(super) fn addr(&self, face: FaceName) -> SocketAddr {
+        match face {
+            FaceName::Loopback => self.loopback.addr(),
+            FaceName::Public => self.public.addr(),
+        }
+    }
+
+    /// An agent with a parent that may spawn; its exchange body.
+    pub(super) fn agent(&self) -> Value {
+        let owner = self.owner_of("spawner");
+        self.grant_human("spawner", "boss", &["admin"]);
+        let (secret, hash) = mint_agent_secret(&SystemEntropy);
+        let input = GrantInput {
+            parent: Some(format!("{owner}.boss")),
+            lifecycle_uid: Some(LifecycleUid::mint(&SystemEntropy)),
+            ..grant_input(&owner, ACTOR, &[])
+        };
+        self.ledger.grant_managed(&input, &hash, &*self.clock).unwrap();
+        json!({"owner": owner.as_str(), "actor": ACTOR, "actorToken": secret.as_str()})
+    }
+
+    pub(super) fn owner_of(&self, sub: &str) -> DerivedOwner {
+        self.owner_secret.derive(&self.origin, sub).unwrap()
+    }
+
+    pub(super) fn grant_human(&self, sub: &str, actor: &str, scope: &[&str]) {
+        self.ledger
+            .grant_interactive(&grant_input(&self.owner_of(sub), actor, scope), &*self.clock, &SystemEntropy)
+            .unwrap();
+    }
+
+    /// A human's exchange body, its proof valid for an hour.
+    pub(super) fn human(&self, sub: &str, actor: &str) -> Value {
+        json!({"idpToken": self.proof(sub, 3_600), "actor": actor})
+    }
+
+    pub(super) fn proof(&self, sub: &str, ttl_secs: u64) -> String {
+        self.idp.as_ref().unwrap().mint_token(sub, ttl_secs)
+    }
+
+    /// Exchanges on a face, as a good client does.
+    pub(super) async fn exchange(&self, face: FaceName, body: &Value) -> Answer {
+        self.send(face, &Call::exchange(body.to_string())).await
+    }
+
+    /// Exchanges on the public face from behind a proxy.
+    pub(super) async fn exchange_from(&self, hop: &str, body: &Value) -> Answer {
+        let mut call = Call::exchange(body.to_string());
+        call.headers.insert("x-forwarded-for".into(), hop.into());
+        self.send(FaceName::Public, &call).await
+    }
+
+    pub(super) async fn send(&self, face: FaceName, call: &Call) -> Answer {
+        let mut call = call.clone();
+        if face == FaceName::Loopback && !call.without_cap {
+            call.headers
+                .entry("authorization".into())
+                .or_insert_with(|| format!("Bearer {}", self.cap.expose()));
+        }
+        raw(self.addr(face), &call.to_bytes()).await
+    }
+}
+
+fn grant_input(owner: &DerivedOwner, actor: &str, scope: &[&str]) -> GrantInput {
+    GrantInput {
+        owner: owner.clone(),
+        actor: Actor::parse(actor).unwrap(),
+        scope: scope.iter().map(|s| (*s).to_owned()).collect(),
+        allow_subscribe: vec![">".to_owned()],
+        allow_publish: vec![">".to_owned()],
+        role: None,
+        label: None,
+        parent: None,
+        lifecycle_uid: None,
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FaceName {
+    Loopback,
+    Public,
+}
+
+pub(super) const BOTH: [FaceName; 2] = [FaceName::Loopback, FaceName::Public];
+
+/// One request, as it goes on the wire.
+#[derive(Debug, Clone)]
+pub(super) struct Call {
+    pub method: &'static str,
+    pub target: String,
+    pub headers: BTreeMap<String, String>,
+    pub without_cap: bool,
+    pub body: Vec<u8>,
+}
+
+impl Call {
+    pub(super) fn get(target: &str) -> Self {
+        Self {
+            method: "GET",
+            target: target.to_owned(),
+            headers: BTreeMap::new(),
+            without_cap: false,
+            body: Vec::new(),
+        }
+    }
+
+    pub(super) fn exchange(body: impl Into<Vec<u8>>) -> Self {
+        let mut call = Self { method: "POST", body: body.into(), ..Self::get("/exchange") };
+        call.headers.insert("content-type".into(), "application/json".into());
+        call
+    }
+
+    pub(super) fn head(&self) -> String {
+        let mut head =
+            format!("{} {} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n", self.method, self.target);
+        for (name, value) in &self.headers {
+            head = head + name + ": " + value + "\r\n";
+        }
+        if !self.body.is_empty() || self.method == "POST" {
+            head = head + "content-length: " + &self.body.len().to_string() + "\r\n";
+        }
+        head + "\r\n"
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        [self.head().as_bytes(), &self.body].concat()
+    }
+}
+
+/// What came back.
+#[derive(Debug, Clone)]
+pub(super) struct Answer {
+    pub status: u16,
+    pub headers: BTreeMap<String, String>,
+    pub text: String,
+}
+
+impl Answer {
+    pub(super) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap()
+    }
+
+    pub(super) fn error(&self) -> String {
+        self.json()["error"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// Sends bytes on a fresh connection and reads until the server closes it.
+pub(super) async fn raw(addr: SocketAddr, bytes: &[u8]) -> Answer {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    read_answer(&mut stream).await
+}
+
+pub(super) async fn read_answer(stream: &mut TcpStream) -> Answer {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
+    let mut lines = head.split("\r\n");
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let headers = lines
+        .map(|line| line.split_once(": ").unwrap())
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+        .collect();
+    Answer { status, headers, text: body.to_owned() }
+}
