@@ -3,7 +3,6 @@
 use std::{borrow::Cow, fmt, time::Duration};
 
 use bytes::Bytes;
-use cotal_wire::EpError;
 use serde::{Deserialize, Serialize};
 
 use crate::connection::{Connection, RequestFailure};
@@ -80,20 +79,5 @@ pub(crate) async fn ask(
                 description: description.to_owned(),
             })
         }
-    }
-}
-
-/// The configuration of a stream, or `None` when there is no such stream.
-pub(crate) async fn stream_config(
-    connection: &Connection,
-    stream: &str,
-) -> Result<Option<serde_json::Map<String, serde_json::Value>>, EpError> {
-    match ask(connection, &format!("STREAM.INFO.{stream}"), &serde_json::json!({})).await {
-        Ok(mut answer) => match answer.remove("config") {
-            Some(serde_json::Value::Object(config)) => Ok(Some(config)),
-            _ => Err(EpError::unavailable(format!("{stream}: STREAM.INFO names no configuration"))),
-        },
-        Err(ApiFailure::Refused { err_code: STREAM_NOT_FOUND, .. }) => Ok(None),
-        Err(failure) => Err(EpError::unavailable(format!("{stream}: STREAM.INFO failed: {failure}"))),
     }
 }

@@ -2,6 +2,7 @@
 //! conditional writes, and the provisioning of a space's streams and buckets.
 
 mod api;
+pub mod broker_floor;
 pub mod connection;
 pub mod connector;
 pub mod custody;
@@ -10,6 +11,7 @@ pub mod kv;
 pub mod provision;
 mod session;
 pub mod shape;
+mod streams;
 
 pub use connection::{Connection, ConnectionState, ConnectionTuple, Message, Subscription};
 pub use connector::{Connector, Lifetime};

@@ -127,8 +127,8 @@ async fn a_write_in_flight_when_the_broker_dies_is_ambiguous_at_once() {
     f.server.pause();
     let patient = bucket.clone().with_timeout(Duration::from_secs(60));
     let write = tokio::spawn(async move { patient.create("k", "1".into()).await });
-    let (_, probe) = (write.is_finished(), bucket.clone().with_timeout(Duration::from_millis(50)));
-    let _ = probe.leader_read("other").await;
+    // One more command behind the write: when this one has timed out, the write was sent.
+    let _ = bucket.with_timeout(Duration::from_millis(50)).leader_read("other").await;
     f.server.kill();
     let outcome =
         tokio::time::timeout(Duration::from_secs(10), write).await.expect("no wait for the timeout");

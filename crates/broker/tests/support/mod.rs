@@ -1,5 +1,5 @@
 //! A broker with one data account, and connections to it.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,6 +20,7 @@ pub struct Fixture {
     pub space: Space,
     pub custody: Custody,
     pub connector: Connector,
+    pub account: DataAccount,
 }
 
 /// An operator-mode broker with the data account of the space `main`.
@@ -52,15 +53,16 @@ pub async fn fixture() -> Fixture {
     let server = NatsServer::start(&config).await;
     let space = Space::parse("main").unwrap();
     let custody = Custody::new();
+    let account = DataAccount { account: data.public().clone(), signing };
     let connector = Connector::new(
         &server.url(),
         space.clone(),
-        DataAccount { account: data.public().clone(), signing },
+        account.clone(),
         custody.clone(),
         Arc::new(SystemClock),
         Arc::new(SystemEntropy),
     );
-    Fixture { server, space, custody, connector }
+    Fixture { server, space, custody, connector, account }
 }
 
 /// Everything, for a test's own hands.
