@@ -1,6 +1,20 @@
 //! `cotal down`: stops what `up` started, in reverse order (contract 08 §4).
 
-use crate::{cli::Output, context::Context, outcome::CliError};
+use std::path::Path;
+
+use cotal_wire::Space;
+use cotal_workspace::{file, material::Discovery, trust_files};
+use serde_json::json;
+
+use crate::{
+    cli::Output,
+    context::{Context, space_flag},
+    daemon::{Daemon, Stopped},
+    outcome::CliError,
+    progress::Progress,
+    root_lock::RootLock,
+    space_daemons,
+};
 
 /// `cotal down`
 #[derive(Debug, clap::Args)]
@@ -14,8 +28,103 @@ pub struct DownArgs {
     pub output: Output,
 }
 
-/// Stops the space.
-#[allow(clippy::unused_async, reason = "the signature that the dispatcher calls")]
-pub async fn run(_args: DownArgs, _ctx: &Context) -> Result<(), CliError> {
-    Err(CliError::failed("`cotal down` is not available in this build"))
+/// Stops the space, and the broker with its last space.
+pub async fn run(args: DownArgs, ctx: &Context) -> Result<(), CliError> {
+    let named = args.space.as_deref().map(space_flag).transpose()?;
+    if !file::is_real_dir(&ctx.root.cotal_dir())? {
+        return report(ctx, &[]);
+    }
+    let _lock = RootLock::take(&ctx.root)?;
+    let spaces = trust_files::inventory(&ctx.root)?;
+    let space = choose(named, &spaces).map_err(CliError::Failed)?;
+    let progress = Progress::start(ctx);
+    let mut stopped = Vec::new();
+    if let Some(space) = &space {
+        let daemon = space_daemons::auth_service(ctx, space, Vec::new());
+        stop(&daemon, &progress, &mut stopped).await?;
+        // One that was killed could not take it back.
+        Discovery::remove(&ctx.root.user_auth_state_dir(space)?)?;
+    }
+    if let Some(other) = still_served(ctx, &spaces)? {
+        progress.note(&format!("the broker stays: it serves space {:?} too", other.as_str()));
+    } else {
+        stop(&space_daemons::broker(ctx, Path::new("nats-server")), &progress, &mut stopped).await?;
+    }
+    if let Some(space) = &space {
+        stop(&space_daemons::dev_idp(ctx, space, 0, false), &progress, &mut stopped).await?;
+    }
+    drop(progress);
+    report(ctx, &stopped)
+}
+
+/// The space that is meant: broker-wide only on a root with one (contract 08 §2.1).
+fn choose(named: Option<Space>, spaces: &[Space]) -> Result<Option<Space>, String> {
+    match (named, spaces) {
+        (Some(space), spaces) if spaces.contains(&space) => Ok(Some(space)),
+        (Some(space), _) => {
+            Err(format!("this root has no space {:?}: `cotal status` shows where you are", space.as_str()))
+        }
+        (None, [] | [_]) => Ok(spaces.first().cloned()),
+        (None, several) => {
+            let names: Vec<_> = several.iter().map(Space::as_str).collect();
+            Err(format!("this root holds more than one space ({}): name one with --space", names.join(", ")))
+        }
+    }
+}
+
+/// A space of the root whose auth service is alive.
+fn still_served<'a>(ctx: &Context, spaces: &'a [Space]) -> Result<Option<&'a Space>, CliError> {
+    for space in spaces {
+        if space_daemons::auth_service(ctx, space, Vec::new()).running()?.is_some() {
+            return Ok(Some(space));
+        }
+    }
+    Ok(None)
+}
+
+async fn stop(
+    daemon: &Daemon,
+    progress: &Progress<'_>,
+    stopped: &mut Vec<(String, Stopped)>,
+) -> Result<(), CliError> {
+    progress.step(&format!("stopping {}", daemon.name));
+    stopped.push((daemon.name.clone(), daemon.stop().await?));
+    Ok(())
+}
+
+fn report(ctx: &Context, stopped: &[(String, Stopped)]) -> Result<(), CliError> {
+    let document: Vec<_> =
+        stopped.iter().map(|(name, how)| json!({ "daemon": name, "outcome": how })).collect();
+    ctx.report(&json!({ "root": ctx.root.path().display().to_string(), "stopped": document }), || {
+        let lines: Vec<_> = stopped
+            .iter()
+            .filter_map(|(name, how)| match how {
+                Stopped::NotRunning => None,
+                Stopped::Ended => Some(format!("{name} ended")),
+                Stopped::Killed => Some(format!("{name} did not end when asked and was killed")),
+            })
+            .collect();
+        if lines.is_empty() {
+            format!("nothing runs in {}", ctx.root.path().display())
+        } else {
+            lines.join("\n")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_with_several_spaces_wants_one_named() {
+        let space = |name: &str| Space::parse(name).unwrap();
+        let (one, two) = ([space("a")], [space("a"), space("b")]);
+        assert_eq!(choose(None, &[]), Ok(None));
+        assert_eq!(choose(None, &one), Ok(Some(space("a"))));
+        assert!(choose(None, &two).unwrap_err().contains("a, b"));
+        assert_eq!(choose(Some(space("b")), &two), Ok(Some(space("b"))));
+        assert!(choose(Some(space("c")), &two).is_err());
+        assert!(choose(Some(space("c")), &[]).is_err());
+    }
 }

@@ -1,10 +1,28 @@
 //! `cotal status`: what runs here, who is logged in and what is granted.
 
+use std::path::Path;
+
+use cotal_ledger::Ledger;
+use cotal_trust::idp::IdpPin;
+use cotal_wire::{Actor, DerivedOwner, Space};
+use cotal_workspace::{
+    material::{Discovery, load_idp_pin, load_owner_secret},
+    registry::{MeshEntry, MeshRegistry},
+    secret_store::FsSecretStore,
+};
+use serde::Serialize;
+
 use crate::{
     cli::Output,
-    context::{Context, DEFAULT_SPACE},
+    context::{Context, DEFAULT_SPACE, space_flag},
+    daemon::Daemon,
+    login,
     outcome::CliError,
+    ready, space_daemons,
 };
+
+/// The actor of a person's own tools (contract 04 §13).
+const CLI_ACTOR: &str = "cli";
 
 /// `cotal status`
 #[derive(Debug, clap::Args)]
@@ -18,8 +36,267 @@ pub struct StatusArgs {
     pub output: Output,
 }
 
+/// What was seen.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    space: String,
+    root: String,
+    user_auth: bool,
+    broker: Process,
+    auth_service: Process,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dev_idp: Option<Process>,
+    idp: Option<Idp>,
+    login: Option<Login>,
+    /// How to log in, when nobody is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    login_hint: Option<String>,
+    grant: Option<Grant>,
+    /// What could not be seen, a sentence each.
+    problems: Vec<String>,
+}
+
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Process {
+    /// `null` when it cannot be known.
+    running: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    public_url: Option<String>,
+    /// Whether it answered just now.
+    answers: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Idp {
+    url: String,
+    issuer: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Login {
+    sub: Option<String>,
+    /// Seconds; advisory.
+    expires_at: u64,
+    owner: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+enum Grant {
+    Granted { actor: &'static str, scope: Vec<String>, read: Vec<String>, post: Vec<String> },
+    NotGranted { actor: &'static str },
+}
+
 /// Shows the space.
-#[allow(clippy::unused_async, reason = "the signature that the dispatcher calls")]
-pub async fn run(_args: StatusArgs, _ctx: &Context) -> Result<(), CliError> {
-    Err(CliError::failed("`cotal status` is not available in this build"))
+pub async fn run(args: StatusArgs, ctx: &Context) -> Result<(), CliError> {
+    let space = space_flag(&args.space)?;
+    let status = look(ctx, &space).await?;
+    ctx.report(&status, || text(&status))
+}
+
+async fn look(ctx: &Context, space: &Space) -> Result<Status, CliError> {
+    let mut problems = Vec::new();
+    let entry = MeshRegistry::new(ctx.home.clone()).get(space)?;
+    let here = entry.as_ref().filter(|entry| Path::new(&entry.root) == ctx.root.path());
+    if let (Some(entry), None) = (&entry, here) {
+        problems.push(format!("space {:?} of this machine is that of {}", space.as_str(), entry.root));
+    }
+    let state_dir = ctx.root.user_auth_state_dir(space)?;
+    let user_auth = ctx.root.is_user_auth(space)?;
+    let broker = look_at_broker(ctx, here, &mut problems).await;
+    let auth_service = look_at_service(ctx, space, &state_dir, &mut problems).await;
+    let dev_idp = space_daemons::dev_idp(ctx, space, 0, false);
+    let dev_idp = dev_idp.files.pid.exists().then(|| process(&dev_idp, &mut problems));
+
+    let pin = load_idp_pin(&state_dir)?;
+    let login = pin.as_ref().and_then(|pin| match login::cached_login(&ctx.home, &pin.url) {
+        Ok(login) => login,
+        Err(error) => {
+            problems.push(error.to_string());
+            None
+        }
+    });
+    let owner = match (&pin, login.as_ref().and_then(|login| login.sub.as_deref())) {
+        (Some(pin), Some(sub)) => owner(ctx, space, pin, sub).await?,
+        _ => None,
+    };
+    let grant = owner.as_ref().map(|owner| grant(&state_dir, owner)).transpose()?;
+    let login_hint = match (&pin, &login) {
+        (Some(pin), None) => Some(format!("cotal login --idp {}", pin.url)),
+        _ => None,
+    };
+    Ok(Status {
+        space: space.as_str().to_owned(),
+        root: ctx.root.path().display().to_string(),
+        user_auth,
+        broker,
+        auth_service,
+        dev_idp,
+        idp: pin.map(|pin| Idp { url: pin.url, issuer: pin.issuer }),
+        login: login.map(|login| Login {
+            sub: login.sub,
+            expires_at: login.expires_at.0,
+            owner: owner.map(|owner| owner.to_string()),
+        }),
+        login_hint,
+        grant,
+        problems,
+    })
+}
+
+/// A daemon by its pid file. What cannot be known is said, never shown as stopped.
+fn process(daemon: &Daemon, problems: &mut Vec<String>) -> Process {
+    match daemon.running() {
+        Ok(Some(running)) => Process { running: Some(true), pid: Some(running.pid), ..Process::default() },
+        Ok(None) => Process { running: Some(false), ..Process::default() },
+        Err(error) => {
+            problems.push(error.to_string());
+            Process::default()
+        }
+    }
+}
+
+async fn look_at_broker(ctx: &Context, entry: Option<&MeshEntry>, problems: &mut Vec<String>) -> Process {
+    let mut broker = process(&space_daemons::broker(ctx, Path::new("nats-server")), problems);
+    if let Some(entry) = entry {
+        broker.url = Some(entry.server.clone());
+        let address = entry.server.rsplit_once("://").map_or(entry.server.as_str(), |(_, address)| address);
+        if let Some((host, port)) = address.rsplit_once(':')
+            && let Ok(port) = port.parse()
+        {
+            broker.answers = ready::greets(host, port).await;
+        }
+    }
+    broker
+}
+
+async fn look_at_service(
+    ctx: &Context,
+    space: &Space,
+    state_dir: &Path,
+    problems: &mut Vec<String>,
+) -> Process {
+    let mut service = process(&space_daemons::auth_service(ctx, space, Vec::new()), problems);
+    match Discovery::load(state_dir) {
+        Ok(Some(discovery)) => {
+            service.answers = ready::healthy(&discovery.url).await;
+            service.url = Some(discovery.url);
+            service.public_url = discovery.public_url;
+            // One that a unit started has no pid file of ours.
+            if service.answers && service.running == Some(false) {
+                (service.running, service.pid) = (Some(true), Some(discovery.pid));
+            }
+        }
+        Ok(None) => {}
+        Err(error) => problems.push(error.to_string()),
+    }
+    service
+}
+
+/// The owner of a login, on the machine that holds the owner secret.
+async fn owner(
+    ctx: &Context,
+    space: &Space,
+    pin: &IdpPin,
+    sub: &str,
+) -> Result<Option<DerivedOwner>, CliError> {
+    let store = FsSecretStore::open(&ctx.root)?;
+    let Some(secret) = load_owner_secret(&store, space).await? else { return Ok(None) };
+    Ok(Some(secret.derive(&pin.issuer, sub)?))
+}
+
+fn grant(state_dir: &Path, owner: &DerivedOwner) -> Result<Grant, CliError> {
+    let row = Ledger::at(state_dir).read_interactive(owner, &Actor::parse(CLI_ACTOR)?)?;
+    Ok(match row {
+        Some(row) => Grant::Granted {
+            actor: CLI_ACTOR,
+            scope: row.scope,
+            read: row.allow_subscribe,
+            post: row.allow_publish,
+        },
+        None => Grant::NotGranted { actor: CLI_ACTOR },
+    })
+}
+
+fn text(status: &Status) -> String {
+    let mut lines = vec![format!("space {} in {}", status.space, status.root)];
+    let mut line = |what: &str, value: String| lines.push(format!("  {what:<14} {value}"));
+    line("broker", shown(&status.broker));
+    line("auth service", shown(&status.auth_service));
+    if let Some(public) = &status.auth_service.public_url {
+        line("public face", public.clone());
+    }
+    if let Some(dev_idp) = &status.dev_idp {
+        let running = if dev_idp.running == Some(true) { "running" } else { "not running" };
+        line("dev IdP", format!("{running} (not for production)"));
+    }
+    line(
+        "IdP",
+        status
+            .idp
+            .as_ref()
+            .map_or("none pinned: run `cotal up --user-auth --idp <url>`".into(), |idp| idp.url.clone()),
+    );
+    if let Some(login) = &status.login {
+        line("login", login.sub.clone().unwrap_or_else(|| "a subject that the session does not name".into()));
+        if let Some(owner) = &login.owner {
+            line("owner", owner.clone());
+        }
+    }
+    if let Some(hint) = &status.login_hint {
+        line("login", format!("nobody: run `{hint}`"));
+    }
+    match &status.grant {
+        Some(Grant::Granted { actor, scope, read, post }) => {
+            let list = |words: &[String]| words.join(",");
+            line(
+                "grant",
+                format!("{actor} scope=[{}] read=[{}] post=[{}]", list(scope), list(read), list(post)),
+            );
+        }
+        Some(Grant::NotGranted { actor }) => {
+            let sub = status.login.as_ref().and_then(|login| login.sub.as_deref()).unwrap_or("<subject>");
+            let sub = cotal_ledger::shell_quote(sub);
+            line("grant", format!("none: run `cotal actor grant {actor} --sub {sub} --full`"));
+        }
+        None => {}
+    }
+    for problem in &status.problems {
+        line("problem", problem.clone());
+    }
+    lines.join("\n")
+}
+
+fn shown(process: &Process) -> String {
+    let state = match (process.running, process.answers) {
+        (Some(true), true) => "up",
+        (Some(true), false) => "running, but does not answer",
+        (Some(false), true) => "not ours, but something answers there",
+        (Some(false), false) => "down: run `cotal up --user-auth`",
+        (None, _) => "unknown",
+    };
+    let at = process.url.as_deref().filter(|_| process.running == Some(true));
+    let pid = process.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+    format!("{state}{}{pid}", at.map(|url| format!(" at {url}")).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unknown_is_never_shown_as_down() {
+        let process = |running, answers| Process { running, answers, ..Process::default() };
+        assert_eq!(shown(&process(None, false)), "unknown");
+        assert!(shown(&process(Some(false), false)).starts_with("down"));
+        assert!(shown(&process(Some(true), false)).contains("does not answer"));
+        assert_eq!(shown(&process(Some(true), true)), "up");
+    }
 }

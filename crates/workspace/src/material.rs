@@ -194,6 +194,14 @@ pub fn load_idp_pin(state_dir: &Path) -> Result<Option<IdpPin>, MaterialError> {
     Ok(Some(pin))
 }
 
+/// The space's owner-derivation secret, or `None` when absent: what derives an owner offline (contract 04 §13.1).
+pub async fn load_owner_secret(
+    store: &dyn SecretStore,
+    space: &Space,
+) -> Result<Option<OwnerSecret>, MaterialError> {
+    load_secret(store, space, OWNER_SECRET_FILE, OwnerSecret::from_document).await
+}
+
 /// The pin of a space: the existing one, or a first one of `idp_url` (contract 04 §6.3). Every owner of the space
 /// derives from the pinned issuer, so a pin is never replaced.
 fn ensure_pinned_idp(

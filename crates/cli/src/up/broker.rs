@@ -1,0 +1,213 @@
+//! The broker of a root: its configuration, its process and what a space keeps in it.
+
+use std::{net::TcpListener, path::PathBuf};
+
+use cotal_broker::{
+    connector::{Connector, Lifetime},
+    custody::Custody,
+    provision::provision_space,
+};
+use cotal_trust::bundle::BrokerTrust;
+use cotal_wire::{Space, grants::infra, names::InfraRole};
+use cotal_workspace::{
+    broker_config::{BrokerConfig, DEFAULT_HOST, DEFAULT_PORT, render},
+    file, trust_files,
+};
+
+use super::{
+    Started,
+    trust::{Accounts, Trust},
+};
+use crate::{
+    context::Context,
+    daemon::{Daemon, Running},
+    nats_server::NatsServer,
+    outcome::CliError,
+    progress::Progress,
+    ready, space_daemons,
+};
+
+/// Lifetime of the one credential that provisions a space, in seconds (contract 01 §3.4).
+const PROVISIONER_TTL_SECS: u64 = 300;
+
+/// The broker, before this run has touched it.
+pub(super) struct Broker {
+    daemon: Daemon,
+    running: Option<Running>,
+    config_path: PathBuf,
+    /// The text that the process last started with.
+    config: Option<String>,
+    port: u16,
+}
+
+impl Broker {
+    /// Looks at what there is and decides on the port.
+    pub(super) fn plan(ctx: &Context, nats: &NatsServer, port: Option<u16>) -> Result<Self, CliError> {
+        let daemon = space_daemons::broker(ctx, &nats.path);
+        let running = daemon.running()?;
+        let config_path = space_daemons::broker_config_path(&ctx.root);
+        let config = file::read_text(&config_path)?.map(|text| text.to_string());
+        let known = config.as_deref().and_then(port_of);
+        let port = match choose_port(port, known, running.is_some()).map_err(CliError::Failed)? {
+            Some(port) => port,
+            None => free_port()?,
+        };
+        Ok(Self { daemon, running, config_path, config, port })
+    }
+
+    /// A running broker does not learn of a further space.
+    pub(super) fn refuse_new_space(&self, ctx: &Context, space: &Space) -> Result<(), CliError> {
+        if self.running.is_none() || trust_files::load_account(&ctx.root, space)?.is_some() {
+            return Ok(());
+        }
+        Err(CliError::failed(format!(
+            "the broker of {} runs without space {:?}: stop it with `cotal down --space <each of its spaces>`, then \
+             bring each of them up again",
+            ctx.root.path().display(),
+            space.as_str()
+        )))
+    }
+
+    /// Writes the configuration and starts the process, or makes sure that the running one has this configuration.
+    /// Answers the broker's URL, and whether the process is a new one.
+    pub(super) async fn start(
+        self,
+        ctx: &Context,
+        trust: &BrokerTrust,
+        accounts: &Accounts,
+        auth_timeout_secs: Option<u64>,
+        started: &mut Started,
+        progress: &Progress<'_>,
+    ) -> Result<(String, bool), CliError> {
+        let text = render(&BrokerConfig {
+            host: DEFAULT_HOST,
+            port: self.port,
+            store_dir: space_daemons::broker_store_dir(&ctx.root),
+            max_file_store: None,
+            tls: None,
+            websocket: None,
+            auth_timeout_secs,
+            trust,
+            spaces: &accounts.spaces,
+            extra_accounts: &accounts.callouts,
+        })?;
+        progress.step("waiting for the broker");
+        let fresh = self.running.is_none();
+        let same = self.config.as_deref() == Some(text.as_str());
+        match self.running {
+            Some(_) if !same => {
+                return Err(CliError::failed(
+                    "the broker runs with another configuration: `cotal down`, then this command, changes it",
+                ));
+            }
+            Some(mut running) => ready::broker(&mut running, DEFAULT_HOST, self.port).await?,
+            None => {
+                file::ensure_private_dir(&space_daemons::broker_store_dir(&ctx.root))?;
+                file::write_atomic(&self.config_path, text.as_bytes())?;
+                refuse_taken_port(self.port)?;
+                ready::broker(started.start(&self.daemon, ctx)?, DEFAULT_HOST, self.port).await?;
+            }
+        }
+        Ok((format!("nats://{DEFAULT_HOST}:{}", self.port), fresh))
+    }
+}
+
+/// The port of this run: `None` takes a free one. A running broker keeps its port.
+fn choose_port(asked: Option<u16>, known: Option<u16>, running: bool) -> Result<Option<u16>, String> {
+    match (asked, known) {
+        (Some(0) | None, Some(known)) if running => Ok(Some(known)),
+        (Some(asked), Some(known)) if running && asked != known => Err(format!(
+            "the broker runs on port {known}: `cotal down`, then this command, moves it to {asked}"
+        )),
+        (Some(0), _) => Ok(None),
+        (Some(asked), _) => Ok(Some(asked)),
+        (None, known) => Ok(Some(known.unwrap_or(DEFAULT_PORT))),
+    }
+}
+
+/// The port of a rendered configuration: its first `port`, before any block.
+fn port_of(config: &str) -> Option<u16> {
+    config.lines().find_map(|line| line.strip_prefix("port: "))?.parse().ok()
+}
+
+/// A port of the loopback that was free a moment ago.
+pub(super) fn free_port() -> Result<u16, CliError> {
+    let bound = TcpListener::bind((DEFAULT_HOST, 0)).and_then(|listener| listener.local_addr());
+    bound
+        .map(|addr| addr.port())
+        .map_err(|e| CliError::failed(format!("no free port on {DEFAULT_HOST}: {e}")))
+}
+
+/// Told here, because a broker's own words for it end up in a log.
+fn refuse_taken_port(port: u16) -> Result<(), CliError> {
+    match TcpListener::bind((DEFAULT_HOST, port)) {
+        Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => Err(CliError::failed(format!(
+            "port {port} of {DEFAULT_HOST} is taken by another program: pass --port <n>, or --port 0 for a free one"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Creates or verifies the streams and buckets of the space.
+pub(super) async fn provision(
+    ctx: &Context,
+    server: &str,
+    space: &Space,
+    trust: &Trust,
+) -> Result<(), CliError> {
+    let account = trust.account.data_account();
+    let connector = Connector::new(
+        server,
+        space.clone(),
+        account,
+        Custody::new(),
+        ctx.clock.clone(),
+        ctx.entropy.clone(),
+    );
+    let token = space.token();
+    let lifetime = Lifetime::OneShot { ttl_secs: PROVISIONER_TTL_SECS, principal: None };
+    let grants = move |conn: &cotal_wire::ConnId| infra::provisioner(&token, conn);
+    let connection = connector.open(InfraRole::PROVISIONER.label(space), &grants, lifetime).await?;
+    let provisioned = provision_space(&connection, space).await;
+    connection.close().await?;
+    Ok(provisioned?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_running_broker_keeps_its_port_and_a_stopped_one_its_last() {
+        for (asked, known, running, port) in [
+            (None, None, false, Ok(Some(4222))),
+            (None, Some(5000), false, Ok(Some(5000))),
+            (None, Some(5000), true, Ok(Some(5000))),
+            (Some(0), None, false, Ok(None)),
+            (Some(0), Some(5000), false, Ok(None)),
+            (Some(0), Some(5000), true, Ok(Some(5000))),
+            (Some(5000), Some(5000), true, Ok(Some(5000))),
+            (Some(6000), Some(5000), false, Ok(Some(6000))),
+            (Some(6000), Some(5000), true, Err(())),
+        ] {
+            assert_eq!(
+                choose_port(asked, known, running).map_err(|_| ()),
+                port,
+                "{asked:?} {known:?} {running}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_port_is_read_back_from_a_configuration() {
+        assert_eq!(port_of("# x\nhost: 127.0.0.1\nport: 4333\nwebsocket {\n  port: 1\n}\n"), Some(4333));
+        assert_eq!(port_of("websocket {\n  port: 1\n}\n"), None);
+    }
+
+    #[test]
+    fn a_taken_port_is_told_with_the_way_out() {
+        let holder = TcpListener::bind((DEFAULT_HOST, 0)).unwrap();
+        let error = refuse_taken_port(holder.local_addr().unwrap().port()).unwrap_err().to_string();
+        assert!(error.contains("--port 0"), "{error}");
+    }
+}

@@ -1,0 +1,155 @@
+//! Which identity provider a space has (contract 04 §6.3, decision D21).
+
+use cotal_trust::idp::{IdpPin, JwksResolver};
+use cotal_wire::Space;
+
+use super::Started;
+use crate::{context::Context, outcome::CliError, progress::Progress, ready, space_daemons};
+
+/// Path of the development IdP's auth base URL.
+const DEV_IDP_PATH: &str = "/api/auth";
+/// Where the development IdP listens.
+const DEV_IDP_ORIGIN: &str = "http://127.0.0.1:";
+
+/// What the command line says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// `--idp <url>`.
+    Url(String),
+    /// `--dev-idp`.
+    Development {
+        /// `--auto-approve`.
+        auto_approve: bool,
+    },
+    /// Nothing: the pinned one.
+    Pinned,
+}
+
+/// The development IdP of a space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Development {
+    /// Its port; `None` until a first one is chosen.
+    pub(super) port: u16,
+    /// Whether it approves every login by itself.
+    pub(super) auto_approve: bool,
+}
+
+/// The identity provider of this run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Settled {
+    /// What is pinned, or compared with the pin; `None` leaves the pin as it is.
+    pub(super) url: Option<String>,
+    /// The development IdP to run.
+    pub(super) development: Option<Development>,
+}
+
+impl Development {
+    fn url(self) -> String {
+        format!("{DEV_IDP_ORIGIN}{}{DEV_IDP_PATH}", self.port)
+    }
+
+    /// Starts it unless it runs.
+    pub(super) async fn start(
+        self,
+        ctx: &Context,
+        space: &Space,
+        started: &mut Started,
+        progress: &Progress<'_>,
+    ) -> Result<(), CliError> {
+        let daemon = space_daemons::dev_idp(ctx, space, self.port, self.auto_approve);
+        let pin = IdpPin::from_url(&self.url())?;
+        progress.step("waiting for the development identity provider");
+        match daemon.running()? {
+            Some(mut running) => ready::dev_idp(&mut running, ctx, &pin).await,
+            None => ready::dev_idp(started.start(&daemon, ctx)?, ctx, &pin).await,
+        }
+    }
+}
+
+/// Decides from the command line, the pin and what an earlier run recorded. A pin on this machine's loopback is the
+/// development IdP's when the flag or the record says so.
+pub(super) fn settle(
+    choice: &Choice,
+    pin: Option<&IdpPin>,
+    recorded: Option<bool>,
+    space: &Space,
+) -> Result<Settled, CliError> {
+    let auto_approve = match choice {
+        Choice::Url(url) => return Ok(Settled { url: Some(url.clone()), development: None }),
+        Choice::Development { auto_approve } => Some(*auto_approve),
+        Choice::Pinned => recorded,
+    };
+    let Some(auto_approve) = auto_approve else { return Ok(Settled { url: None, development: None }) };
+    let port = match pin {
+        Some(pin) => port_of(&pin.url).ok_or_else(|| {
+            CliError::failed(format!(
+                "space {:?} is pinned to the IdP {}, which is not a development one: leave --dev-idp out",
+                space.as_str(),
+                pin.url
+            ))
+        })?,
+        None => super::broker::free_port()?,
+    };
+    let development = Development { port, auto_approve };
+    Ok(Settled { url: Some(development.url()), development: Some(development) })
+}
+
+/// The port of a development IdP's base URL.
+fn port_of(url: &str) -> Option<u16> {
+    url.strip_prefix(DEV_IDP_ORIGIN)?.strip_suffix(DEV_IDP_PATH)?.parse().ok()
+}
+
+/// The one look at an identity provider's keys before it is pinned.
+pub(super) async fn probe(idp: &Settled, ctx: &Context) -> Result<(), CliError> {
+    let Some(url) = &idp.url else { return Ok(()) };
+    let pin = IdpPin::from_url(url)?;
+    JwksResolver::new(&pin.jwks_uri, ctx.clock.clone())?
+        .probe()
+        .await
+        .map_err(|e| CliError::failed(format!("{url} cannot be pinned: {e}; check --idp")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pin(url: &str) -> IdpPin {
+        IdpPin::from_url(url).unwrap()
+    }
+
+    fn space() -> Space {
+        Space::parse("main").unwrap()
+    }
+
+    #[test]
+    fn a_url_is_taken_as_it_is_given_and_compared_with_the_pin_later() {
+        let settled = settle(&Choice::Url("https://a/".into()), None, Some(true), &space()).unwrap();
+        assert_eq!(settled, Settled { url: Some("https://a/".into()), development: None });
+    }
+
+    #[test]
+    fn nothing_said_keeps_the_pin_and_restarts_a_recorded_development_idp_on_its_port() {
+        let external = pin("https://id.example/api/auth");
+        let settled = settle(&Choice::Pinned, Some(&external), None, &space()).unwrap();
+        assert_eq!(settled, Settled { url: None, development: None });
+        let own = pin("http://127.0.0.1:4780/api/auth");
+        let settled = settle(&Choice::Pinned, Some(&own), Some(true), &space()).unwrap();
+        assert_eq!(settled.development, Some(Development { port: 4780, auto_approve: true }));
+        assert_eq!(settled.url.as_deref(), Some("http://127.0.0.1:4780/api/auth"));
+    }
+
+    #[test]
+    fn a_development_idp_never_replaces_a_pinned_one() {
+        let external = pin("https://id.example/api/auth");
+        let choice = Choice::Development { auto_approve: false };
+        assert!(
+            settle(&choice, Some(&external), None, &space()).unwrap_err().to_string().contains("--dev-idp")
+        );
+    }
+
+    #[test]
+    fn a_first_development_idp_takes_a_free_port() {
+        let settled = settle(&Choice::Development { auto_approve: false }, None, None, &space()).unwrap();
+        assert!(settled.development.unwrap().port > 0);
+    }
+}

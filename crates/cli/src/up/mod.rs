@@ -1,0 +1,330 @@
+//! `cotal up`: brings up a space, or heals what of it has died (contract 04 §6.5, 08 §4).
+//!
+//! The order is fixed: nothing is written before the arguments and the broker's binary are known to be good, nothing
+//! is pinned before the identity provider has answered, and nothing is announced before the auth service is ready.
+//! What a run has started it stops again when it fails or is interrupted; what it found running it leaves alone.
+
+mod broker;
+mod idp;
+mod mesh;
+mod trust;
+
+use cotal_ledger::shell_quote;
+use cotal_wire::Space;
+use cotal_workspace::{
+    broker_config::MAX_AUTH_TIMEOUT_SECS,
+    material::{self, Discovery, UserAuthMaterial},
+    root::space_segment,
+    secret_store::FsSecretStore,
+};
+use serde_json::json;
+
+use crate::{
+    cli::Output,
+    context::{Context, DEFAULT_SPACE, space_flag},
+    daemon::{Daemon, Running},
+    exchange_flags::ExchangeFlags,
+    nats_server::{self, NatsServer},
+    outcome::CliError,
+    progress::Progress,
+    ready,
+    root_lock::RootLock,
+    space_daemons,
+};
+
+/// `cotal up`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cotal up --user-auth --dev-idp                                 try it out on this machine
+  cotal up --user-auth --idp https://id.example/api/auth         pin your identity provider
+  cotal up --user-auth                                           again, to heal what has died
+  cotal up --user-auth --exchange-public-port 8443 --exchange-public-url https://auth.example")]
+pub struct UpArgs {
+    /// People log in at an identity provider; required, because it is the only kind of space that is served here.
+    #[arg(long)]
+    pub user_auth: bool,
+    /// The identity provider's auth base URL; needed once, pinned from then on.
+    #[arg(long, value_name = "URL", conflicts_with = "dev_idp")]
+    pub idp: Option<String>,
+    /// Run a development identity provider on this machine. Not for production.
+    #[arg(long)]
+    pub dev_idp: bool,
+    /// The development identity provider approves every login by itself.
+    #[arg(long, requires = "dev_idp")]
+    pub auto_approve: bool,
+    /// The space.
+    #[arg(long, default_value = DEFAULT_SPACE)]
+    pub space: String,
+    /// The broker's port: 0 takes a free one; by default the last one, else 4222.
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+    /// How long the broker waits for the auth service, in seconds; remembered.
+    #[arg(long, value_name = "SECONDS")]
+    pub auth_timeout: Option<u64>,
+    /// The public face.
+    #[command(flatten)]
+    pub exchange: ExchangeFlags,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// The arguments, checked.
+struct Plan {
+    space: Space,
+    idp: idp::Choice,
+    port: Option<u16>,
+    auth_timeout: Option<u64>,
+    exchange: ExchangeFlags,
+}
+
+/// What this run has started, in order.
+#[derive(Default)]
+struct Started {
+    running: Vec<Running>,
+}
+
+/// What is up at the end.
+struct Up {
+    server: String,
+    discovery: Discovery,
+    material: UserAuthMaterial,
+    dev_idp: bool,
+}
+
+impl Plan {
+    fn of(args: UpArgs) -> Result<Self, CliError> {
+        if !args.user_auth {
+            return Err(CliError::usage("only spaces with user auth are served: add --user-auth"));
+        }
+        let space = space_flag(&args.space)?;
+        args.exchange.check().map_err(CliError::Usage)?;
+        if args.auth_timeout.is_some_and(|seconds| !(1..=MAX_AUTH_TIMEOUT_SECS).contains(&seconds)) {
+            return Err(CliError::usage(format!("--auth-timeout is 1 to {MAX_AUTH_TIMEOUT_SECS} seconds")));
+        }
+        let idp = match (args.idp, args.dev_idp) {
+            (Some(url), _) => idp::Choice::Url(url),
+            (None, true) => idp::Choice::Development { auto_approve: args.auto_approve },
+            (None, false) => idp::Choice::Pinned,
+        };
+        Ok(Self { space, idp, port: args.port, auth_timeout: args.auth_timeout, exchange: args.exchange })
+    }
+}
+
+impl Started {
+    /// Starts a daemon and remembers it.
+    fn start(&mut self, daemon: &Daemon, ctx: &Context) -> Result<&mut Running, CliError> {
+        self.running.push(daemon.start(ctx)?);
+        self.running.last_mut().ok_or_else(|| CliError::failed(format!("{} was not started", daemon.name)))
+    }
+
+    /// Stops what was started, the last first.
+    async fn stop(self, ctx: &Context) {
+        for running in self.running.into_iter().rev() {
+            if let Err(error) = running.stop().await {
+                ctx.note(error);
+            }
+        }
+    }
+}
+
+/// Brings the space up.
+pub async fn run(args: UpArgs, ctx: &Context) -> Result<(), CliError> {
+    let plan = Plan::of(args)?;
+    let nats = nats_server::find(ctx).await?;
+    let _lock = RootLock::take(&ctx.root)?;
+    let mut started = Started::default();
+    let progress = Progress::start(ctx);
+    let outcome = {
+        let work = bring_up(&plan, ctx, &nats, &mut started, &progress);
+        tokio::select! {
+            outcome = work => outcome,
+            () = interrupted() => Err(CliError::failed("interrupted: what this run had started is stopped again")),
+        }
+    };
+    match outcome {
+        Ok(up) => {
+            drop(progress);
+            report(&plan, ctx, &nats, &started, &up)
+        }
+        Err(error) => {
+            progress.step("stopping what was started");
+            started.stop(ctx).await;
+            Err(error)
+        }
+    }
+}
+
+async fn bring_up(
+    plan: &Plan,
+    ctx: &Context,
+    nats: &NatsServer,
+    started: &mut Started,
+    progress: &Progress<'_>,
+) -> Result<Up, CliError> {
+    let space = &plan.space;
+    let mesh = mesh::Mesh::read(ctx, space)?;
+    let broker = broker::Broker::plan(ctx, nats, plan.port)?;
+    let state_dir = ctx.root.user_auth_state_dir(space)?;
+    broker.refuse_new_space(ctx, space)?;
+
+    let pin = material::load_idp_pin(&state_dir)?;
+    let idp = idp::settle(&plan.idp, pin.as_ref(), mesh.dev_idp(), space)?;
+    if let Some(development) = &idp.development {
+        development.start(ctx, space, started, progress).await?;
+    }
+    let trust = trust::load_or_create(ctx, space)?;
+    if pin.is_none() {
+        progress.step("asking the identity provider for its keys");
+        idp::probe(&idp, ctx).await?;
+    }
+    let material = material::prepare(
+        &FsSecretStore::open(&ctx.root)?,
+        &state_dir,
+        space,
+        idp.url.as_deref(),
+        &trust.broker.operator,
+        &trust.account.data_account(),
+        &*ctx.clock,
+        &*ctx.entropy,
+    )
+    .await?;
+
+    let auth_timeout = plan.auth_timeout.or(mesh.auth_timeout_secs());
+    let accounts = trust::accounts(ctx, &trust).await?;
+    let (server, fresh) =
+        broker.start(ctx, &trust.broker, &accounts, auth_timeout, started, progress).await?;
+    progress.step("creating what the space keeps in its broker");
+    broker::provision(ctx, &server, space, &trust).await?;
+
+    if fresh {
+        // Whatever served the space before has lost its broker, and its claim with it.
+        space_daemons::auth_service(ctx, space, Vec::new()).stop().await?;
+    }
+    let discovery = start_service(plan, ctx, &server, auth_timeout, &state_dir, started, progress).await?;
+    mesh.record(ctx, &server, &material.idp, &discovery, auth_timeout, idp.development.as_ref())?;
+    Ok(Up { server, discovery, material, dev_idp: idp.development.is_some() })
+}
+
+/// Starts the auth service, or adopts the one that runs: a running service keeps its listeners.
+async fn start_service(
+    plan: &Plan,
+    ctx: &Context,
+    server: &str,
+    auth_timeout: Option<u64>,
+    state_dir: &std::path::Path,
+    started: &mut Started,
+    progress: &Progress<'_>,
+) -> Result<Discovery, CliError> {
+    let mut flags = vec!["--server".to_owned(), server.to_owned()];
+    if let Some(seconds) = auth_timeout {
+        flags.extend(["--auth-timeout".to_owned(), seconds.to_string()]);
+    }
+    flags.extend(plan.exchange.to_arguments());
+    let daemon = space_daemons::auth_service(ctx, &plan.space, flags);
+    let found = daemon.running()?;
+    progress.step("waiting for the auth service");
+    if let Some(mut running) = found {
+        if plan.exchange.any() {
+            progress.note(
+                "the auth service was running and keeps its listeners: `cotal down`, then this command, changes them",
+            );
+        }
+        return ready::auth_service(&mut running, state_dir).await;
+    }
+    ready::auth_service(started.start(&daemon, ctx)?, state_dir).await
+}
+
+fn report(plan: &Plan, ctx: &Context, nats: &NatsServer, started: &Started, up: &Up) -> Result<(), CliError> {
+    let space = plan.space.as_str();
+    let names: Vec<_> = started.running.iter().map(|running| running.daemon().name.as_str()).collect();
+    let idp = &up.material.idp;
+    let document = json!({
+        "space": space,
+        "root": ctx.root.path().display().to_string(),
+        "server": up.server,
+        "natsServer": nats.version.to_string(),
+        "authService": { "url": up.discovery.url, "publicUrl": up.discovery.public_url },
+        "idp": { "url": idp.url, "issuer": idp.issuer, "development": up.dev_idp },
+        "started": names,
+    });
+    ctx.report(&document, || {
+        let mut lines = vec![format!("space {space} is up at {} (nats-server {})", up.server, nats.version)];
+        lines.push(format!("auth service: {}", up.discovery.url));
+        lines.extend(up.discovery.public_url.iter().map(|url| format!("public exchange: {url}")));
+        lines.push(format!("identity provider: {}", idp.url));
+        if up.dev_idp {
+            lines.push(
+                "  a development one: anybody on this machine can be anybody. Not for production.".to_owned(),
+            );
+        }
+        lines.push(format!("state: {}", ctx.root.auth_dir().join(space_segment(&plan.space)).display()));
+        let flag =
+            if space == DEFAULT_SPACE { String::new() } else { format!(" --space {}", shell_quote(space)) };
+        lines.push(format!("next:\n  cotal login --idp {}", idp.url));
+        lines.push(format!("  cotal actor grant cli --sub <subject that login prints> --full{flag}"));
+        lines.join("\n")
+    })
+}
+
+/// Resolves when the process is asked to stop.
+async fn interrupted() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let terminated = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut stream) => {
+                stream.recv().await;
+            }
+            Err(_) => std::future::pending().await,
+        }
+    };
+    let interrupted = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        () = terminated => {}
+        () = interrupted => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: UpArgs,
+    }
+
+    fn plan(words: &str) -> Result<Plan, CliError> {
+        let words = std::iter::once("up").chain(words.split_whitespace());
+        Plan::of(Line::try_parse_from(words).map_err(|e| CliError::usage(e.to_string()))?.args)
+    }
+
+    #[test]
+    fn what_cannot_be_brought_up_is_refused_before_anything_is_touched() {
+        for (words, told) in [
+            ("", "--user-auth"),
+            ("--user-auth --space .", "--space"),
+            ("--user-auth --auth-timeout 0", "--auth-timeout"),
+            ("--user-auth --auth-timeout 3601", "--auth-timeout"),
+            ("--user-auth --exchange-trusted-proxy", "--exchange-public-port"),
+            ("--user-auth --idp https://a --dev-idp", "--dev-idp"),
+            ("--user-auth --auto-approve", "--dev-idp"),
+            ("--user-auth --port 65536", "--port"),
+        ] {
+            let error = plan(words).err().unwrap_or_else(|| panic!("{words} was accepted"));
+            assert!(
+                matches!(error, CliError::Usage(_)) && error.to_string().contains(told),
+                "{words}: {error}"
+            );
+        }
+        assert!(plan("--user-auth").is_ok());
+    }
+}
