@@ -86,7 +86,7 @@ fn check_row(
 fn check_head(head: Option<&LifecycleHead>, id: &CredentialId) -> Result<(), EpError> {
     let head = head.ok_or_else(|| denied("the alias has no incarnation"))?;
     if *head.state() != HeadState::Active {
-        return Err(denied("the alias is being retired, or is"));
+        return Err(denied("the alias was retired or is being retired"));
     }
     if head.current_credential_id() != Some(id.as_str()) {
         return Err(denied("the alias has another root credential by now"));

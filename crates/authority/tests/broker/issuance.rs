@@ -1,0 +1,218 @@
+//! Native issuance rows and the plane that prunes them, over a real broker (contract 05 §8.2, §8.4, §8.9, §8.10).
+
+use std::{sync::Arc, time::Duration};
+
+use crate::harness::{OWNER, TestClock, World, bearer, code, eventually, uid};
+use cotal_authority::{IssuanceLog, NatkeyRow, Plane, PlaneInputs};
+use cotal_broker::kv::LeaderRead;
+use cotal_trust::system::{SystemClock, SystemEntropy};
+use cotal_wire::{Actor, Clock, CredentialId, DerivedOwner, EpCode, EpError, Nkey, Space, UnixSecs};
+
+const NOW: u64 = 1_700_000_000;
+
+fn row(n: u32, exp: u64) -> NatkeyRow {
+    // The digits of an nkey are A-Z and 2-7.
+    let digits: String = format!("{n:05}").bytes().map(|digit| char::from(digit - b'0' + b'A')).collect();
+    NatkeyRow {
+        user: Nkey::parse(&format!("U{}{digits}", "A".repeat(50))).unwrap(),
+        space: Space::parse("demo").unwrap(),
+        owner: DerivedOwner::parse(OWNER).unwrap(),
+        actor: Actor::parse("alice").unwrap(),
+        lifecycle_uid: uid(),
+        credential_id: CredentialId::parse("c1").unwrap(),
+        view: None,
+        iat: UnixSecs(exp - 900),
+        exp: UnixSecs(exp),
+    }
+}
+
+async fn open(world: &World, prune: Duration) -> Result<Arc<Plane>, EpError> {
+    Plane::open(PlaneInputs {
+        connector: world.connector.clone(),
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(SystemEntropy),
+        native_issuance_prune: prune,
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_is_created_once_and_its_marker_keeps_the_key_burned() {
+    let world = World::start().await;
+    let clock = TestClock::at(NOW);
+    let log = IssuanceLog::new(world.stores().await, clock.clone());
+    let row = row(1, NOW + 900);
+    log.record(&row).await.unwrap();
+    assert_eq!(
+        world.text(&world.auth, &row.key()).await.unwrap(),
+        format!(
+            "{{\"v\":1,\"space\":\"demo\",\"owner\":\"{OWNER}\",\"actor\":\"alice\",\"lifecycleUid\":\"{}\",\
+             \"credentialId\":\"c1\",\"view\":null,\"iat\":{NOW},\"exp\":{}}}",
+            row.lifecycle_uid,
+            NOW + 900
+        )
+    );
+    assert_eq!(code(log.record(&row).await), EpCode::Conflict);
+    let subject = format!("$KV.{}.natkey.>", world.auth.name());
+    let mut purges = world.anything.subscribe(&subject, None).await.unwrap();
+    world.anything.flush().await.unwrap();
+    clock.set(NOW + 906);
+    assert_eq!(log.prune().await.unwrap(), 1);
+    let purge = purges.next().await.unwrap();
+    assert_eq!(purge.header("KV-Operation"), Some("PURGE"));
+    assert_eq!(purge.header("Nats-TTL"), Some("3600s"), "the marker goes by itself");
+    assert!(matches!(world.auth.leader_read(&row.key()).await.unwrap(), LeaderRead::Marker(_)));
+    assert_eq!(code(log.record(&row).await), EpCode::Conflict, "a marker loses too");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_removes_what_is_over_and_only_that() {
+    let world = World::start().await;
+    let clock = TestClock::at(NOW);
+    let writer = IssuanceLog::new(world.stores().await, clock.clone());
+    let (early, late) = (row(1, NOW + 10), row(2, NOW + 20));
+    writer.record(&early).await.unwrap();
+    writer.record(&late).await.unwrap();
+    // One log that wrote them and one, as of another process, that has to read them, come to the same.
+    let other = IssuanceLog::new(world.stores().await, clock.clone());
+    clock.set(NOW + 15);
+    assert_eq!(other.prune().await.unwrap(), 0, "exp + 5 s has not passed");
+    clock.set(NOW + 16);
+    assert_eq!(other.prune().await.unwrap(), 1);
+    assert_eq!(writer.prune().await.unwrap(), 0, "the other process was first");
+    assert_eq!(writer.prune().await.unwrap(), 0);
+    assert!(world.text(&world.auth, &late.key()).await.is_some());
+    clock.set(NOW + 26);
+    assert_eq!(writer.prune().await.unwrap(), 1);
+    assert_eq!(other.prune().await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_never_reads_a_row_of_its_own_and_no_row_twice() {
+    let world = World::start().await;
+    let clock = TestClock::at(NOW);
+    let (mine, theirs) = (
+        IssuanceLog::new(world.stores().await, clock.clone()),
+        IssuanceLog::new(world.stores().await, clock.clone()),
+    );
+    for n in 0..20 {
+        mine.record(&row(n, NOW + u64::from(n))).await.unwrap();
+    }
+    for n in 20..25 {
+        theirs.record(&row(n, NOW + 900)).await.unwrap();
+    }
+    let mut reads = world.anything.subscribe("$JS.API.STREAM.MSG.GET.>", None).await.unwrap();
+    world.anything.flush().await.unwrap();
+    clock.set(NOW + 15);
+    assert_eq!(mine.prune().await.unwrap(), 10);
+    assert_eq!(mine.prune().await.unwrap(), 0);
+    clock.set(NOW + 1000);
+    assert_eq!(mine.prune().await.unwrap(), 15);
+    // A read of this test's own ends what the prunes asked for.
+    world.auth.leader_read("end").await.unwrap();
+    let mut asked = 0;
+    while !String::from_utf8_lossy(&reads.next().await.unwrap().payload).contains("end") {
+        asked += 1;
+    }
+    assert_eq!(asked, 5, "only the rows that another process wrote, once each");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_corrupt_row_fails_the_prune() {
+    let world = World::start().await;
+    let log = IssuanceLog::new(world.stores().await, TestClock::at(NOW));
+    let good = row(1, NOW);
+    for corrupt in ["", "{}", "not json"] {
+        world.put(&world.auth, &good.key(), corrupt).await;
+        assert_eq!(code(log.prune().await), EpCode::Internal, "{corrupt:?}");
+    }
+    let foreign = NatkeyRow { space: Space::parse("other").unwrap(), ..good.clone() };
+    world.put(&world.auth, &good.key(), std::str::from_utf8(&foreign.to_bytes()).unwrap()).await;
+    assert_eq!(code(log.prune().await), EpCode::Internal, "of another space");
+    world.delete(&world.auth, &good.key()).await;
+    assert_eq!(log.prune().await.unwrap(), 0);
+    world.put(&world.auth, "natkey.x", "{}").await;
+    assert_eq!(code(log.prune().await), EpCode::Internal, "a key without a user key");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plane_mints_authorizes_and_refuses_once_closed() {
+    let world = World::start().await;
+    let plane = open(&world, Duration::from_secs(60)).await.unwrap();
+    let (owner, alice) = (DerivedOwner::parse(OWNER).unwrap(), Actor::parse("alice").unwrap());
+    let incarnation = uid();
+    let root = plane.mint_connect_credential(&owner, &alice, &incarnation).await.unwrap();
+    let claims = bearer("alice", Some(&incarnation), Some(root.as_str()));
+    plane.authorize_connect_credential(&claims).await.unwrap();
+    let exp = SystemClock.now_secs().0 + 900;
+    plane.issuance().record(&row(1, exp)).await.unwrap();
+    let head = world.json(&world.records, &format!("lifecycle.{OWNER}.alice")).await;
+    assert_eq!(head["managerInstance"], "auth-service:demo");
+
+    plane.close().await.unwrap();
+    plane.close().await.unwrap();
+    let refusals = [
+        code(plane.authorize_connect_credential(&claims).await),
+        code(plane.mint_connect_credential(&owner, &alice, &incarnation).await),
+        code(plane.reader().authorize_connect(&claims).await),
+        code(plane.issuance().record(&row(2, exp)).await),
+    ];
+    assert_eq!(refusals, [EpCode::Unavailable; 4]);
+    eventually("only this test's own connection is left", async || {
+        world.custody.connections().iter().all(|owned| owned.ended != (owned.label == "cotal:test:demo"))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_corrupt_row_at_boot_fails_the_open_and_unwinds_it() {
+    let world = World::start().await;
+    let _provisioned = world.stores().await;
+    world.put(&world.auth, &row(1, NOW).key(), "{}").await;
+    let refusal = open(&world, Duration::from_secs(60)).await.err().unwrap();
+    assert_eq!(refusal.code, EpCode::Internal);
+    assert!(refusal.message.starts_with("native-issuance cleanup failed: "), "{refusal}");
+    eventually("the reader that was opened is closed", async || {
+        world.custody.connections().iter().any(|owned| owned.label == "cotal:auth-reader:demo" && owned.ended)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_corrupt_row_later_fences_the_plane_and_everything_it_handed_out() {
+    let world = World::start().await;
+    let plane = open(&world, Duration::from_millis(50)).await.unwrap();
+    world.put(&world.auth, &row(1, NOW).key(), "{}").await;
+    let reason = plane.fenced().await;
+    assert!(reason.starts_with("native-issuance cleanup failed: "), "{reason}");
+    assert_eq!(plane.fenced().await, reason, "the first reason stays");
+    let (owner, alice) = (DerivedOwner::parse(OWNER).unwrap(), Actor::parse("alice").unwrap());
+    let claims = bearer("alice", Some(&uid()), Some("c1"));
+    let refusals = [
+        code(plane.authorize_connect_credential(&claims).await),
+        code(plane.mint_connect_credential(&owner, &alice, &uid()).await),
+        code(plane.reader().authorize_connect(&claims).await),
+        code(plane.issuance().record(&row(2, NOW)).await),
+    ];
+    assert_eq!(refusals, [EpCode::Unavailable; 4]);
+    plane.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_prune_timer_runs_again_after_a_success_and_outlives_a_broker_restart() {
+    let mut world = World::start().await;
+    let plane = open(&world, Duration::from_millis(50)).await.unwrap();
+    for n in 1..=2 {
+        plane.issuance().record(&row(n, NOW)).await.unwrap();
+        eventually("the row is pruned", async || {
+            matches!(world.auth.leader_read(&row(n, NOW).key()).await, Ok(LeaderRead::Marker(_)))
+        })
+        .await;
+        world.server.restart().await;
+        eventually("the writer is back", async || plane.reader().is_proved()).await;
+        eventually("the log is back", async || plane.issuance().prune().await.is_ok()).await;
+    }
+    let fenced = tokio::time::timeout(Duration::ZERO, plane.fenced()).await;
+    assert!(fenced.is_err(), "fenced: {fenced:?}");
+    plane.close().await.unwrap();
+}
