@@ -45,12 +45,11 @@ pub async fn ensure_authority_stores(writer: &Connection, space: &Space) -> Resu
 
 async fn ensure_stream(connection: &Connection, spec: &StreamSpec) -> Result<(), EpError> {
     let stream = name_of(&spec.config);
-    let found = match read(connection, stream).await? {
-        Some(found) => found.config,
-        None => {
-            create(connection, &spec.config).await?;
-            read_back(connection, stream).await?.config
-        }
+    let found = if let Some(found) = read(connection, stream).await? {
+        found.config
+    } else {
+        create(connection, &spec.config).await?;
+        read_back(connection, stream).await?.config
     };
     let drift = match spec.verify {
         Verify::Exact => streams::first_drift(&spec.config, &found, spec.reconciled()),

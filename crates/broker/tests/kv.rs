@@ -1,5 +1,7 @@
 //! Leader reads and conditional writes over a real broker (contract 07 conventions, §12.3).
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail")]
+
 mod support;
 
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Provisioning a space on a real broker, under the very grants it is meant to run with (contract 01 §4, 07 §12.4).
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail")]
+
 mod support;
 
 use bytes::Bytes;

@@ -1,6 +1,8 @@
 //! The shape proof over a real broker: each check is refused by a stream created with exactly that drift
 //! (contract 07 §1). The order of the checks is proved beside the checks.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail")]
+
 mod support;
 
 use cotal_broker::{Lifetime, shape::prove_authority_store};
@@ -8,7 +10,7 @@ use cotal_wire::EpCode;
 use serde_json::{Value, json};
 use support::{Fixture, create_stream, fixture, kv_config, only};
 
-fn drifted(bucket: &str, change: Value) -> Value {
+fn drifted(bucket: &str, change: &Value) -> Value {
     let mut config = kv_config(bucket);
     config["allow_direct"] = json!(false);
     for (field, value) in change.as_object().unwrap() {
@@ -32,9 +34,9 @@ async fn refused_field(f: &Fixture, bucket: &str) -> String {
 async fn a_store_of_the_right_shape_is_proved() {
     let f = fixture().await;
     let connection = f.open("prover").await;
-    create_stream(&connection, &drifted("auth", json!({}))).await;
+    create_stream(&connection, &drifted("auth", &json!({}))).await;
     prove_authority_store(&connection, "auth", true).await.unwrap();
-    create_stream(&connection, &drifted("records", json!({ "allow_direct": true }))).await;
+    create_stream(&connection, &drifted("records", &json!({ "allow_direct": true }))).await;
     prove_authority_store(&connection, "records", false).await.unwrap();
 }
 
@@ -42,7 +44,7 @@ async fn a_store_of_the_right_shape_is_proved() {
 async fn each_drift_of_a_real_stream_is_refused_by_its_own_check() {
     let f = fixture().await;
     let connection = f.open("maker").await;
-    create_stream(&connection, &drifted("origin", json!({}))).await;
+    create_stream(&connection, &drifted("origin", &json!({}))).await;
     let origin = json!({ "name": "KV_origin" });
     for (field, change) in [
         ("mirror", json!({ "mirror": origin, "subjects": null, "discard": "old" })),
@@ -55,7 +57,7 @@ async fn each_drift_of_a_real_stream_is_refused_by_its_own_check() {
         ("storage", json!({ "storage": "memory" })),
         ("allow_direct", json!({ "allow_direct": true })),
     ] {
-        create_stream(&connection, &drifted(field, change)).await;
+        create_stream(&connection, &drifted(field, &change)).await;
         let message = refused_field(&f, field).await;
         assert!(message.starts_with(&format!("KV_{field}: {field} ")), "{field}: {message}");
     }
@@ -71,7 +73,7 @@ async fn an_absent_store_is_refused_with_what_to_run() {
 async fn a_prover_without_the_grant_proves_nothing() {
     let f = fixture().await;
     let maker = f.open("maker").await;
-    create_stream(&maker, &drifted("auth", json!({}))).await;
+    create_stream(&maker, &drifted("auth", &json!({}))).await;
     let blind = f
         .connector
         .open("cotal:blind:main".into(), &only(&["$JS.API.INFO"]), Lifetime::Renewing)

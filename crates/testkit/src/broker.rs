@@ -143,9 +143,8 @@ impl NatsServer {
             Ok(child) => self.child = child,
             Err(error) => panic!("nats-server did not start again: {error}"),
         }
-        if self.wait_ready().await.is_err() {
-            panic!("nats-server did not start again:\n{}", self.log());
-        }
+        let ready = self.wait_ready().await.is_ok();
+        assert!(ready, "nats-server did not start again:\n{}", self.log());
     }
 
     /// SIGSTOP: it keeps its sockets and answers nothing.

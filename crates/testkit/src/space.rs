@@ -1,9 +1,23 @@
-//! A space on disk with its broker running: trust, user-auth material, provisioned streams.
+//! A space on disk with its broker running: trust, user-auth material, and the broker's own rendered configuration.
+
+use std::{path::PathBuf, sync::Arc};
+
+use anyhow::{Context, Result};
+use cotal_trust::{
+    bundle::{BrokerTrust, SpaceAccount},
+    system::{SystemClock, SystemEntropy},
+};
+use cotal_wire::{Clock, Space};
+use cotal_workspace::{
+    broker_config::{self, BrokerConfig},
+    material::{self, UserAuthMaterial},
+    root::Root,
+    secret_store::FsSecretStore,
+    trust_files,
+};
+use tempfile::TempDir;
+
 use crate::broker::NatsServer;
-use cotal_trust::bundle::{BrokerTrust, SpaceAccount};
-use cotal_wire::Space;
-use cotal_workspace::{material::UserAuthMaterial, root::Root};
-use std::sync::Arc;
 
 /// A user-auth space, ready for an auth service.
 pub struct TestSpace {
@@ -20,12 +34,100 @@ pub struct TestSpace {
     /// The prepared user-auth material (IdP pin at an unused loopback URL unless given).
     pub material: Arc<UserAuthMaterial>,
     /// The state dir.
-    pub state_dir: std::path::PathBuf,
+    pub state_dir: PathBuf,
+    /// Where the material lies.
+    pub store: FsSecretStore,
+    _dir: TempDir,
 }
 
 impl TestSpace {
     /// A fresh space named `name`, pinned to `idp_url`. Streams are NOT provisioned (use `cotal_broker::provision`).
-    pub async fn start(_name: &str, _idp_url: &str) -> Self {
-        todo!()
+    pub async fn start(name: &str, idp_url: &str) -> Self {
+        Self::start_with_auth_timeout(name, idp_url, None).await
+    }
+
+    /// As [`Self::start`], with the broker's own limit on one authentication in whole seconds (2 unless said).
+    #[allow(clippy::panic, reason = "a test without its space cannot go on")]
+    pub async fn start_with_auth_timeout(name: &str, idp_url: &str, auth_timeout_secs: Option<u64>) -> Self {
+        match Self::try_start(name, idp_url, auth_timeout_secs).await {
+            Ok(space) => space,
+            Err(error) => panic!("the test space {name} did not start: {error:#}"),
+        }
+    }
+
+    async fn try_start(name: &str, idp_url: &str, auth_timeout_secs: Option<u64>) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("cotal-space-").tempdir()?;
+        let (space, root) = (Space::parse(name)?, Root::at(dir.path()));
+        let now = SystemClock.now_secs();
+        let trust = BrokerTrust::create(name, &SystemEntropy, now);
+        let account = SpaceAccount::create(&trust, &space, &SystemEntropy, now);
+        trust_files::save_broker(&root, &trust).context("the broker's trust")?;
+        trust_files::save_account(&root, &account).context("the space's account")?;
+
+        let store = FsSecretStore::open(&root).context("the secret store")?;
+        let state_dir = root.user_auth_state_dir(&space).context("the state dir")?;
+        let material = material::prepare(
+            &store,
+            &state_dir,
+            &space,
+            Some(idp_url),
+            &trust.operator,
+            &account.data_account(),
+            &SystemClock,
+            &SystemEntropy,
+        )
+        .await
+        .context("the user-auth material")?;
+
+        let config = |port, store_dir: PathBuf| {
+            broker_config::render(&BrokerConfig {
+                host: "127.0.0.1",
+                port,
+                store_dir,
+                max_file_store: None,
+                tls: None,
+                websocket: None,
+                auth_timeout_secs,
+                trust: &trust,
+                spaces: std::slice::from_ref(&account),
+                extra_accounts: &[(material.callout.account.public().clone(), material.callout.jwt.clone())],
+            })
+        };
+        // Refused here, where it can be told; the port is the only thing that changes below.
+        config(1, dir.path().join("probe"))?;
+        let server =
+            NatsServer::start_with(|port, store| config(port, store.to_path_buf()).unwrap_or_default()).await;
+        let material = Arc::new(material);
+        Ok(Self { space, root, server, trust, account, material, state_dir, store, _dir: dir })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raw::{ConnectOutcome, RawClient};
+
+    #[tokio::test]
+    async fn a_test_space_admits_the_callout_user_and_its_material_loads_again() {
+        let test = TestSpace::start("main", "http://127.0.0.1:1").await;
+        let creds = test.material.callout.callout_creds.to_string();
+        let (client, outcome) = RawClient::connect(&test.server.url(), Some(&creds), None, None).await;
+        assert_eq!(outcome, ConnectOutcome::Connected);
+        let mut client = client.unwrap();
+        client.try_subscribe("$SYS.REQ.USER.AUTH", Some("cotal-auth-callout")).await.unwrap();
+        let denied = client.try_subscribe("anything.else", None).await.unwrap_err();
+        assert!(denied.contains("Permissions Violation for Subscription"), "{denied}");
+
+        let loaded = UserAuthMaterial::load(&test.store, &test.state_dir, &test.space).await.unwrap();
+        assert_eq!(loaded.callout.account.public(), test.material.callout.account.public());
+        assert!(test.root.is_user_auth(&test.space).unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_sentinel_alone_is_refused_while_nobody_serves_the_callout() {
+        let test = TestSpace::start_with_auth_timeout("main", "http://127.0.0.1:1", Some(1)).await;
+        let creds = test.material.callout.sentinel_creds.to_string();
+        let (_, outcome) = RawClient::connect(&test.server.url(), Some(&creds), Some("x"), None).await;
+        assert!(matches!(outcome, ConnectOutcome::Refused(_)), "{outcome:?}");
     }
 }
