@@ -130,7 +130,7 @@ impl JwksResolver {
                     state.failure = None;
                 }
                 Err(failure) => {
-                    tracing::warn!(uri = %self.uri, %failure, "the IdP's keys could not be fetched");
+                    tracing::warn!(idp = self.origin(), %failure, "the IdP's keys could not be fetched");
                     state.failure = Some(failure);
                 }
             }
@@ -142,6 +142,11 @@ impl JwksResolver {
             (None, Some((keys, _))) => Ok(Arc::clone(keys)),
             (None, None) => Err("the IdP's keys have not been fetched".into()),
         }
+    }
+
+    /// Scheme, host and port: a path or a user name may be a secret.
+    fn origin(&self) -> String {
+        self.uri.origin().ascii_serialization()
     }
 
     async fn fetch(&self) -> Result<Arc<[Key]>, IdpRefusal> {
@@ -174,7 +179,7 @@ impl JwksResolver {
 
 impl fmt::Debug for JwksResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JwksResolver").field("uri", &self.uri.as_str()).finish_non_exhaustive()
+        f.debug_struct("JwksResolver").field("idp", &self.origin()).finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Keys and everything signed or sealed in a Cotal space.
 //!
-//! NATS keys and JWTs, creds files, the xkey seal, the trust bundle of a broker and its spaces, user bearers, the
-//! issuer key set, IdP verification and owner derivation. This room keeps no files and opens no broker connection;
+//! NATS keys and JWTs, creds files and their mint, the xkey seal, the trust bundle of a broker and its spaces, user
+//! bearers, the issuer key set, IdP verification and owner derivation. This room keeps no files and opens no broker connection;
 //! the one thing it fetches is a pinned JWKS document.
 
 pub mod bearer;
@@ -9,6 +9,7 @@ pub mod bundle;
 pub mod callout_account;
 pub mod creds;
 mod document;
+pub mod fingerprint;
 pub mod idp;
 pub mod issuer;
 mod jwks;
