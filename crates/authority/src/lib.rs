@@ -16,6 +16,7 @@ mod gate;
 pub mod head;
 pub mod issuance;
 pub mod plane;
+mod prune_timer;
 pub mod root_credential;
 mod store;
 pub mod stores;

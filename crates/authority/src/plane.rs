@@ -3,10 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cotal_broker::{Connection, ConnectionState, Connector, Lifetime};
+use cotal_broker::{Connection, Connector, Lifetime};
 use cotal_wire::{
-    Actor, BearerClaims, Clock, CredentialId, DerivedOwner, Entropy, EpCode, EpError, InfraRole,
-    LifecycleUid, Principal, Space, grants::infra,
+    Actor, BearerClaims, Clock, CredentialId, DerivedOwner, Entropy, EpError, InfraRole, LifecycleUid,
+    Principal, Space, grants::infra,
 };
 use futures::future::BoxFuture;
 use tokio::{
@@ -15,8 +15,12 @@ use tokio::{
 };
 
 use crate::{
-    connect_reader::ConnectReader, fence::Fence, issuance::IssuanceLog,
-    root_credential::ensure_root_credential, stores::AuthorityStores,
+    connect_reader::ConnectReader,
+    fence::Fence,
+    issuance::IssuanceLog,
+    prune_timer::{prune_failure, prune_on_timer},
+    root_credential::ensure_root_credential,
+    stores::AuthorityStores,
 };
 
 /// How long after a successful prune the next one runs, unless told otherwise (contract 05 §8.4).
@@ -197,50 +201,6 @@ impl Plane {
             }
         }
         result
-    }
-}
-
-/// The text of a failed prune, at boot and as a fence (contract 05 §8.4).
-fn prune_failure(refusal: &EpError) -> String {
-    format!("native-issuance cleanup failed: {}", refusal.message)
-}
-
-/// Prunes, `interval` after each success; the first failure fences the plane and ends the timer.
-///
-/// A broker that is away is no failure of the prune: the timer waits until the writer is connected, and runs a prune
-/// again that a disconnect cut off.
-async fn prune_on_timer(
-    issuance: Arc<IssuanceLog>,
-    mut writer: watch::Receiver<ConnectionState>,
-    fence: Arc<Fence>,
-    interval: Duration,
-    mut stop: watch::Receiver<bool>,
-) {
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(interval) => {}
-            _ = stop.wait_for(|stop| *stop) => return,
-        }
-        loop {
-            let connected = tokio::select! {
-                state = writer.wait_for(|state| *state != ConnectionState::Disconnected) => {
-                    state.map_or(ConnectionState::Closed, |state| *state)
-                }
-                _ = stop.wait_for(|stop| *stop) => return,
-            };
-            let Err(refusal) = issuance.prune().await else { break };
-            let cut_off = refusal.code == EpCode::Unavailable
-                && connected != ConnectionState::Closed
-                && *writer.borrow() != connected;
-            if cut_off {
-                continue;
-            }
-            let reason = prune_failure(&refusal);
-            if fence.trip(&reason) {
-                tracing::error!("auth-plane: {reason}");
-            }
-            return;
-        }
     }
 }
 

@@ -216,3 +216,26 @@ async fn the_prune_timer_runs_again_after_a_success_and_outlives_a_broker_restar
     assert!(fenced.is_err(), "fenced: {fenced:?}");
     plane.close().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_that_gets_no_answer_for_a_moment_is_run_again() {
+    let world = World::start().await;
+    let plane = open(&world, Duration::from_millis(50)).await.unwrap();
+    let stream = format!("KV_{}", world.auth.name());
+    let mut prunes = world.anything.subscribe(&format!("$JS.API.STREAM.INFO.{stream}"), None).await.unwrap();
+    let gone = format!("$JS.API.STREAM.DELETE.{stream}");
+    world.anything.request(&gone, &[], Vec::new().into(), Duration::from_secs(10)).await.unwrap();
+    for _ in 0..2 {
+        // The second of two that follow the deletion proves that the first was unanswered and did no harm.
+        prunes.next().await.unwrap();
+    }
+    let _provisioned_again = world.stores().await;
+    plane.issuance().record(&row(1, NOW)).await.unwrap();
+    eventually("the row is pruned", async || {
+        matches!(world.auth.leader_read(&row(1, NOW).key()).await, Ok(LeaderRead::Marker(_)))
+    })
+    .await;
+    let fenced = tokio::time::timeout(Duration::ZERO, plane.fenced()).await;
+    assert!(fenced.is_err(), "fenced: {fenced:?}");
+    plane.close().await.unwrap();
+}
