@@ -1,0 +1,422 @@
+//! A space with its broker, its plane and one callout, and clients that connect to it.
+#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a house that cannot be built fails its test")]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use cotal_authority::{Plane, PlaneInputs};
+use cotal_broker::{Connection, Connector, Custody, Lifetime, kv::Bucket, provision::provision_space};
+use cotal_callout::{Callout, CalloutLimits, CalloutParts, ConnectLimits, Limiter};
+use cotal_ledger::{GrantInput, Ledger};
+use cotal_testkit::{
+    broker::NatsServer,
+    raw::{ConnectOutcome, RawClient},
+};
+use cotal_trust::{
+    bearer::{self, BearerGrant},
+    bundle::{BrokerTrust, SpaceAccount},
+    callout_account::CalloutAuth,
+    issuer::IssuerKeySet,
+    system::{SystemClock, SystemEntropy},
+};
+use cotal_wire::{
+    Actor, Clock, CredentialId, DerivedOwner, LifecycleUid, Permissions, Rules, Space, UnixMillis, UnixSecs,
+    View,
+};
+use cotal_workspace::broker_config::{self, BrokerConfig};
+use parking_lot::Mutex;
+
+/// What a broker tells every refused client.
+pub(crate) const VIOLATION: &str = "Authorization Violation";
+
+/// A running space.
+pub(crate) struct House {
+    pub(crate) material: Material,
+    /// The broker that asks.
+    pub(crate) server: NatsServer,
+    /// The broker that holds the stores, when it is not the one that asks.
+    pub(crate) store: Option<NatsServer>,
+    pub(crate) plane: Arc<Plane>,
+    pub(crate) ledger: Ledger,
+    pub(crate) issuer: Arc<IssuerKeySet>,
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) callout: Callout,
+    pub(crate) admin: Connection,
+    pub(crate) clock: Arc<ScriptedClock>,
+    plan: Plan,
+    lines: Arc<Mutex<Vec<String>>>,
+    nonces: AtomicU64,
+}
+
+/// How a house is built.
+#[derive(Default)]
+pub(crate) struct Plan {
+    pub(crate) connect_limits: ConnectLimits,
+    pub(crate) callout_limits: CalloutLimits,
+    pub(crate) expected_server_ids: Option<Vec<String>>,
+    /// Keep the stores in a broker of their own, which a test may pause.
+    pub(crate) store_apart: bool,
+}
+
+impl Plan {
+    /// No limits, and time enough for a busy machine: what is proved is not how fast it is.
+    pub(crate) fn patient() -> Self {
+        Self {
+            connect_limits: ConnectLimits {
+                per_actor_per_minute: 10_000,
+                per_owner_per_minute: 10_000,
+                per_host_per_minute: 10_000,
+            },
+            callout_limits: CalloutLimits {
+                auth_timeout: Duration::from_secs(30),
+                ..CalloutLimits::default()
+            },
+            ..Self::default()
+        }
+    }
+}
+
+/// An actor with a root credential.
+#[derive(Clone)]
+pub(crate) struct Granted {
+    pub(crate) owner: DerivedOwner,
+    pub(crate) actor: Actor,
+    pub(crate) scope: Vec<String>,
+    pub(crate) uid: LifecycleUid,
+    pub(crate) credential: CredentialId,
+}
+
+/// What a bearer is asked for.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct Ask {
+    pub(crate) view: Option<View>,
+    /// How long ago the bearer was issued, in seconds.
+    pub(crate) age: u64,
+}
+
+impl House {
+    pub(crate) async fn build(name: &str, plan: Plan) -> Self {
+        let material = Material::create(name);
+        let timeout = plan.callout_limits.auth_timeout.as_secs();
+        let server = material.broker(timeout).await;
+        let store = if plan.store_apart { Some(material.broker(timeout).await) } else { None };
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let entropy = Arc::new(SystemEntropy);
+        let url = store.as_ref().unwrap_or(&server).url();
+        let connector = Connector::new(
+            &url,
+            material.space.clone(),
+            material.account.data_account(),
+            Custody::new(),
+            clock.clone(),
+            entropy.clone(),
+        );
+        let admin = connector
+            .open(format!("cotal:test-admin:{name}"), &|_| everything(), Lifetime::Renewing)
+            .await
+            .unwrap();
+        provision_space(&admin, &material.space).await.unwrap();
+        let plane = Plane::open(PlaneInputs {
+            connector,
+            clock: clock.clone(),
+            entropy: entropy.clone(),
+            native_issuance_prune: Duration::from_secs(60),
+        })
+        .await
+        .unwrap();
+
+        let issuer = Arc::new(IssuerKeySet::create(&material.space, &*entropy));
+        let ledger = Ledger::at(material.state_dir.path());
+        let limiter = Arc::new(Limiter::new(plan.connect_limits, clock.clone()));
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let clock = Arc::new(ScriptedClock::default());
+        let parts = Parts {
+            material: &material,
+            server: &server,
+            plane: &plane,
+            ledger: &ledger,
+            issuer: &issuer,
+            limiter: &limiter,
+            plan: &plan,
+            clock: &clock,
+            lines: &lines,
+        };
+        let callout = parts.start().await;
+        let nonces = AtomicU64::new(0);
+        Self {
+            material,
+            server,
+            store,
+            plane,
+            ledger,
+            issuer,
+            limiter,
+            callout,
+            admin,
+            clock,
+            plan,
+            lines,
+            nonces,
+        }
+    }
+
+    /// One more callout of the same space.
+    pub(crate) async fn start_callout(&self) -> Callout {
+        let Self { material, server, plane, ledger, issuer, limiter, plan, clock, lines, .. } = self;
+        Parts { material, server, plane, ledger, issuer, limiter, plan, clock, lines }.start().await
+    }
+
+    /// Grants an interactive row and ensures its root credential.
+    pub(crate) async fn grant(&self, actor: &str, scope: &[&str], read: &[&str], post: &[&str]) -> Granted {
+        let texts = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+        let owner = owner();
+        let actor = Actor::parse(actor).unwrap();
+        let input = GrantInput {
+            owner: owner.clone(),
+            actor: actor.clone(),
+            scope: texts(scope),
+            allow_subscribe: texts(read),
+            allow_publish: texts(post),
+            role: None,
+            label: None,
+            parent: None,
+            lifecycle_uid: None,
+        };
+        let row = self.ledger.grant_interactive(&input, &SystemClock, &SystemEntropy).unwrap();
+        let uid = LifecycleUid::parse(row.lifecycle_uid.as_deref().unwrap()).unwrap();
+        let credential = self.plane.mint_connect_credential(&owner, &actor, &uid).await.unwrap();
+        Granted { owner, actor, scope: texts(scope), uid, credential }
+    }
+
+    pub(crate) fn bearer(&self, granted: &Granted, ask: Ask) -> String {
+        let grant = BearerGrant {
+            owner: granted.owner.clone(),
+            actor: granted.actor.clone(),
+            scope: Some(granted.scope.clone()),
+            parent: None,
+            lifecycle_uid: granted.uid.clone(),
+            credential_id: granted.credential.clone(),
+            view: ask.view,
+            manager_instance_id: None,
+            session: None,
+            transfer_writer: None,
+            ttl_secs: None,
+            not_after: None,
+        };
+        let now = UnixSecs(SystemClock.now_secs().0 - ask.age);
+        bearer::mint(&self.issuer, &self.material.space, &grant, now).unwrap().token.to_string()
+    }
+
+    /// A connect with the sentinel, this bearer and this name.
+    pub(crate) async fn connect_as(&self, bearer: &str, name: &str) -> (Option<RawClient>, ConnectOutcome) {
+        let sentinel = &self.material.callout.sentinel_creds;
+        RawClient::connect(&self.server.url(), Some(sentinel), Some(bearer), Some(name)).await
+    }
+
+    /// A connect with a fresh nonce; `None` when it was refused.
+    pub(crate) async fn connect(&self, bearer: &str) -> Option<RawClient> {
+        self.connect_as(bearer, &self.nonce()).await.0
+    }
+
+    pub(crate) fn nonce(&self) -> String {
+        format!("nonce-{:08}", self.nonces.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A connect that must be denied; the callout's reason.
+    pub(crate) async fn denied(&self, bearer: &str, name: &str) -> String {
+        let before = self.lines().len();
+        let (_, outcome) = self.connect_as(bearer, name).await;
+        assert!(matches!(&outcome, ConnectOutcome::Refused(text) if text.contains(VIOLATION)), "{outcome:?}");
+        let mut reason = None;
+        eventually("a denied line", || {
+            let lines = self.lines();
+            let line = lines[before..].iter().find(|line| line.contains(" outcome=denied "));
+            reason = line.and_then(|line| field(line, "reason"));
+            reason.is_some()
+        })
+        .await;
+        reason.expect("a reason")
+    }
+
+    /// Waits until so many requests were answered: a line is written after its answer was sent.
+    pub(crate) async fn answered(&self, requests: usize) {
+        eventually("every line", || {
+            self.lines().iter().filter(|line| line.contains(" outcome=")).count() >= requests
+        })
+        .await;
+    }
+
+    /// The answered requests' lines so far.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.lines.lock().clone()
+    }
+
+    pub(crate) fn count(&self, outcome: &str) -> usize {
+        let outcome = format!(" outcome={outcome} ");
+        self.lines().iter().filter(|line| line.contains(&outcome)).count()
+    }
+
+    pub(crate) fn auth_bucket(&self) -> Bucket {
+        Bucket::new(&self.admin, &format!("cotal_auth_{}", self.material.space.token()))
+    }
+
+    /// How many issuance rows there are.
+    pub(crate) async fn issuance_rows(&self) -> usize {
+        self.auth_bucket().keys("natkey.>").await.unwrap().len()
+    }
+
+    pub(crate) async fn close(self) {
+        self.callout.stop().await;
+        self.plane.close().await.unwrap();
+    }
+}
+
+/// Waits for what must come, for as long as a busy machine may take.
+pub(crate) async fn eventually(what: &str, mut came: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    while !came() {
+        assert!(tokio::time::Instant::now() < deadline, "{what} never came");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+struct Parts<'a> {
+    material: &'a Material,
+    server: &'a NatsServer,
+    plane: &'a Plane,
+    ledger: &'a Ledger,
+    issuer: &'a Arc<IssuerKeySet>,
+    limiter: &'a Arc<Limiter>,
+    plan: &'a Plan,
+    clock: &'a Arc<ScriptedClock>,
+    lines: &'a Arc<Mutex<Vec<String>>>,
+}
+
+impl Parts<'_> {
+    async fn start(self) -> Callout {
+        let material = self.material;
+        let connector = Connector::new(
+            &self.server.url(),
+            material.space.clone(),
+            material.account.data_account(),
+            Custody::new(),
+            Arc::new(SystemClock),
+            Arc::new(SystemEntropy),
+        );
+        let label = format!("cotal:auth-callout:{}", material.space);
+        let connection = connector.open_creds(label, &material.callout.callout_creds).await.unwrap();
+        let sink = Arc::clone(self.lines);
+        let parts = CalloutParts {
+            space: material.space.clone(),
+            callout: Arc::new(material.callout.clone()),
+            data_account: material.account.data_account(),
+            issuer: self.issuer.clone(),
+            ledger: self.ledger.clone(),
+            reader: self.plane.reader().clone(),
+            issuance: self.plane.issuance().clone(),
+            limiter: self.limiter.clone(),
+            limits: self.plan.callout_limits,
+            expected_server_ids: self.plan.expected_server_ids.clone(),
+            clock: self.clock.clone(),
+            entropy: Arc::new(SystemEntropy),
+            log: Arc::new(move |line| sink.lock().push(line.to_owned())),
+        };
+        Callout::start(connection, parts).await.unwrap()
+    }
+}
+
+/// The machine's clock, which can do something when it is read.
+#[derive(Default)]
+pub(crate) struct ScriptedClock {
+    script: Mutex<Option<Scripted>>,
+}
+
+/// How many readings from now, and what then.
+type Scripted = (usize, Box<dyn FnOnce() + Send>);
+
+impl ScriptedClock {
+    /// Does this at the `nth` reading from now.
+    pub(crate) fn at_reading(&self, nth: usize, act: impl FnOnce() + Send + 'static) {
+        *self.script.lock() = Some((nth, Box::new(act)));
+    }
+}
+
+impl Clock for ScriptedClock {
+    fn now_millis(&self) -> UnixMillis {
+        let mut script = self.script.lock();
+        if let Some((left, _)) = &mut *script {
+            *left -= 1;
+            if *left == 0
+                && let Some((_, act)) = script.take()
+            {
+                act();
+            }
+        }
+        SystemClock.now_millis()
+    }
+}
+
+/// The value of a line's field, unquoted.
+pub(crate) fn field(line: &str, name: &str) -> Option<String> {
+    let rest = &line[line.find(&format!(" {name}="))? + name.len() + 2..];
+    Some(match rest.strip_prefix('"') {
+        Some(quoted) => quoted[..quoted.rfind('"')?].replace("\\\"", "\"").replace("\\\\", "\\"),
+        None => rest.split(' ').next()?.to_owned(),
+    })
+}
+
+fn everything() -> Permissions {
+    let all = Rules { allow: vec![">".to_owned()], deny: Vec::new() };
+    Permissions { publish: all.clone(), subscribe: all }
+}
+
+pub(crate) fn owner() -> DerivedOwner {
+    DerivedOwner::parse("u_aaaaaaaaaaaaaaaaaaaaaaaaaa").unwrap()
+}
+
+/// A space's trust and state, made here.
+pub(crate) struct Material {
+    pub(crate) space: Space,
+    pub(crate) trust: BrokerTrust,
+    pub(crate) account: SpaceAccount,
+    pub(crate) callout: CalloutAuth,
+    pub(crate) state_dir: tempfile::TempDir,
+}
+
+impl Material {
+    fn create(name: &str) -> Self {
+        let (entropy, now) = (&SystemEntropy, SystemClock.now_secs());
+        let space = Space::parse(name).unwrap();
+        let trust = BrokerTrust::create(name, entropy, now);
+        let account = SpaceAccount::create(&trust, &space, entropy, now);
+        let data = account.data_account().account;
+        let callout = CalloutAuth::create(&space, &trust.operator, &data, entropy, now);
+        Self { space, trust, account, callout, state_dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// A broker that trusts both accounts.
+    async fn broker(&self, auth_timeout_secs: u64) -> NatsServer {
+        NatsServer::start_with(|port, store| {
+            broker_config::render(&BrokerConfig {
+                host: broker_config::DEFAULT_HOST,
+                port,
+                store_dir: store.to_owned(),
+                max_file_store: None,
+                tls: None,
+                websocket: None,
+                auth_timeout_secs: Some(auth_timeout_secs),
+                trust: &self.trust,
+                spaces: std::slice::from_ref(&self.account),
+                extra_accounts: &[(self.callout.account.public().clone(), self.callout.jwt.clone())],
+            })
+            .unwrap()
+        })
+        .await
+    }
+}
