@@ -20,10 +20,10 @@ pub enum Boundary {
 }
 
 impl Boundary {
-    const fn gerund(self) -> &'static str {
+    const fn refusal(self) -> &'static str {
         match self {
-            Self::Spawn => "spawning",
-            Self::Exchange => "exchanging for",
+            Self::Spawn => "refusing to spawn",
+            Self::Exchange => "refusing the exchange of",
         }
     }
 }
@@ -139,7 +139,7 @@ pub(crate) fn split_parent(parent: &str) -> Option<(DerivedOwner, Actor)> {
 }
 
 fn refuse(boundary: Boundary, row: &ActorRow, reason: &str) -> LedgerError {
-    LedgerError::Refused(format!("refusing {} {}: {reason}", boundary.gerund(), row.key()))
+    LedgerError::Refused(format!("{} {}: {reason}", boundary.refusal(), row.key()))
 }
 
 /// How an operator widens the parent by exactly the excess.
