@@ -1,18 +1,17 @@
 //! The guided tour, run by `cargo xtask demo`: a space comes up, a person and an agent sign in and connect, a revoked
 //! grant bites. Every process is the real one; what the tour shows is what the broker and the service answered.
 
-mod stage;
-
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
-use cotal_testkit::raw::{ConnectOutcome, RawClient};
+use cotal_testkit::{
+    raw::{ConnectOutcome, RawClient},
+    stage::{RunningSpace, Stage},
+};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{Actor, DerivedOwner, LifecycleUid};
-
-use crate::stage::{Stage, say, step};
 
 #[derive(Parser)]
 #[command(name = "cotal-demo", about = "The guided tour of a Cotal space")]
@@ -33,17 +32,21 @@ const AGENT_ACTOR: &str = "scout";
 #[tokio::main]
 async fn main() -> Result<()> {
     let args = Args::parse();
-    let stage = Stage::new(args.cotal)?;
+    let stage = Stage::new(&args.cotal)?;
     let outcome = tokio::select! {
         outcome = tour(&stage) => outcome,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };
     if args.keep && outcome.is_ok() {
-        stage.keep();
+        let (root, home) = stage.keep();
+        println!("\nThe space keeps running. To use it:");
+        println!("  cd {} && export COTAL_HOME={}", root.display(), home.display());
+        println!("  {} status", args.cotal.display());
+        println!("To stop it: {} down", args.cotal.display());
     } else {
         step("Clean up");
-        stage.cotal(&["down"])?;
-        stage.remove();
+        cotal(&stage, &["down"])?;
+        drop(stage);
     }
     outcome?;
     println!(
@@ -52,13 +55,38 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
+/// Announces the next step.
+fn step(what: &str) {
+    println!("\n## {what}");
+}
+
+/// Says what happened.
+fn say(what: &str) {
+    println!("   {what}");
+}
+
+/// Shows a command, runs it, shows what it printed.
+fn cotal(stage: &Stage, arguments: &[&str]) -> Result<()> {
+    let quote = |a: &&str| {
+        if a.is_empty() || a.contains(['>', ' ', '*']) { format!("'{a}'") } else { (*a).to_owned() }
+    };
+    println!("$ cotal {}", arguments.iter().map(quote).collect::<Vec<_>>().join(" "));
+    let output = stage.run(arguments)?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    out.lines().chain(err.lines()).for_each(say);
+    ensure!(output.status.success(), "cotal {} failed ({})", arguments.join(" "), output.status);
+    Ok(())
+}
+
 async fn tour(stage: &Stage) -> Result<()> {
     step("Bring up a space: broker, auth service and a development identity provider");
-    stage.cotal(&["up", "--user-auth", "--dev-idp", "--port", "0"])?;
+    cotal(stage, &["up", "--user-auth", "--dev-idp", "--port", "0"])?;
     let space = stage.space().await?;
 
     step("A person logs in: device code, approved in the browser (here by the tour)");
-    let sub = stage.login_approved(&space, "ada").await?;
+    println!("$ cotal login --idp {}", space.idp);
+    let (sub, printed) = stage.login_at_dev_idp(&space.idp, "ada").await?;
+    printed.lines().for_each(say);
     say(&format!("the identity provider knows her as subject {sub}"));
 
     step("She has no grant yet: the exchange refuses");
@@ -67,19 +95,22 @@ async fn tour(stage: &Stage) -> Result<()> {
     say(&format!("POST /exchange -> {refusal}"));
 
     step("An operator grants her an actor: read general and team.>, post to general, nothing else");
-    stage.cotal(&[
-        "actor",
-        "grant",
-        PERSON_ACTOR,
-        "--sub",
-        &sub,
-        "--scope",
-        "",
-        "--allow-subscribe",
-        "general,team.>",
-        "--allow-publish",
-        "general",
-    ])?;
+    cotal(
+        stage,
+        &[
+            "actor",
+            "grant",
+            PERSON_ACTOR,
+            "--sub",
+            &sub,
+            "--scope",
+            "",
+            "--allow-subscribe",
+            "general,team.>",
+            "--allow-publish",
+            "general",
+        ],
+    )?;
     let person = stage.exchange_human(&space, PERSON_ACTOR).await?.map_err(anyhow::Error::msg)?;
     say(&format!(
         "the exchange answered a bearer for owner {}, good for {} s",
@@ -103,22 +134,23 @@ async fn tour(stage: &Stage) -> Result<()> {
         false,
     )?;
     let other = format!("cotal.{}.chat.{}.somebody.general", space.name, person.owner);
-    show("publish", &other, client.try_publish(&other, b"as somebody else").await, false)?;
+    show("publish", &other, &client.try_publish(&other, b"as somebody else").await, false)?;
     let readable = format!("cotal.{}.chat.*.*.team.>", space.name);
-    show("subscribe", &readable, client.try_subscribe(&readable, None).await, true)?;
+    show("subscribe", &readable, &client.try_subscribe(&readable, None).await, true)?;
     let everything = format!("cotal.{}.>", space.name);
-    show("subscribe", &everything, client.try_subscribe(&everything, None).await, false)?;
+    show("subscribe", &everything, &client.try_subscribe(&everything, None).await, false)?;
 
     step("An agent of hers does the same with its own secret (a Manager hands these out at spawn)");
     let owner = DerivedOwner::parse(&person.owner)?;
     let secret_file = grant_agent(stage, &space, &owner)?;
+    println!("$ cotal agent-bearer --owner {owner} --actor {AGENT_ACTOR} --token-file scout.actor-token ...");
     let bearer = stage.agent_bearer(&space, &person.owner, AGENT_ACTOR, &secret_file)?;
     let mut agent = connect(&space, &bearer, "demo-agent-1").await?;
     let it = format!("cotal.{}.chat.{}.{AGENT_ACTOR}.general", space.name, person.owner);
-    show("publish", &it, agent.try_publish(&it, b"reporting").await, true)?;
+    show("publish", &it, &agent.try_publish(&it, b"reporting").await, true)?;
 
     step("The operator takes her grant back");
-    stage.cotal(&["actor", "revoke", PERSON_ACTOR, "--sub", &sub])?;
+    cotal(stage, &["actor", "revoke", PERSON_ACTOR, "--sub", &sub])?;
     let refusal =
         stage.exchange_human(&space, PERSON_ACTOR).await?.err().context("a revoked person was served")?;
     say(&format!("next exchange  -> {refusal}"));
@@ -130,11 +162,11 @@ async fn tour(stage: &Stage) -> Result<()> {
         say(&format!("next connect, with the bearer that still has time left -> {text}"));
     }
     say("and the auth service logged why:");
-    say(&stage.last_callout_line(&space)?);
+    say(&last_callout_line(stage, &space)?);
     Ok(())
 }
 
-async fn connect(space: &stage::Space, bearer: &str, nonce: &str) -> Result<RawClient> {
+async fn connect(space: &RunningSpace, bearer: &str, nonce: &str) -> Result<RawClient> {
     let (client, outcome) =
         RawClient::connect(&space.server, Some(&space.sentinel), Some(bearer), Some(nonce)).await;
     match (client, outcome) {
@@ -147,8 +179,8 @@ async fn connect(space: &stage::Space, bearer: &str, nonce: &str) -> Result<RawC
 }
 
 /// Shows what the broker answered, and holds the tour to what it promises.
-fn show(verb: &str, subject: &str, answer: Result<(), String>, allowed: bool) -> Result<()> {
-    match &answer {
+fn show(verb: &str, subject: &str, answer: &Result<(), String>, allowed: bool) -> Result<()> {
+    match answer {
         Ok(()) => say(&format!("{verb:<9} {subject}: allowed")),
         Err(refusal) => say(&format!("{verb:<9} {subject}: refused by the broker ({refusal})")),
     }
@@ -157,7 +189,7 @@ fn show(verb: &str, subject: &str, answer: Result<(), String>, allowed: bool) ->
 }
 
 /// Writes a managed row under the person's own and leaves the secret in a private file.
-fn grant_agent(stage: &Stage, space: &stage::Space, owner: &DerivedOwner) -> Result<PathBuf> {
+fn grant_agent(stage: &Stage, space: &RunningSpace, owner: &DerivedOwner) -> Result<PathBuf> {
     let (secret, hash) = mint_agent_secret(&SystemEntropy);
     let input = GrantInput {
         owner: owner.clone(),
@@ -174,4 +206,10 @@ fn grant_agent(stage: &Stage, space: &stage::Space, owner: &DerivedOwner) -> Res
     let file = stage.root().join("scout.actor-token");
     cotal_workspace::file::write_atomic(&file, secret.as_bytes())?;
     Ok(file)
+}
+
+/// The callout's newest line in the auth service's log.
+fn last_callout_line(stage: &Stage, space: &RunningSpace) -> Result<String> {
+    let log = stage.log("auth-service", Some(&space.name))?;
+    log.lines().rev().find(|l| l.starts_with("auth callout: ")).map(str::to_owned).context("no callout line")
 }

@@ -3,3 +3,4 @@
 pub mod broker;
 pub mod raw;
 pub mod space;
+pub mod stage;
