@@ -87,7 +87,9 @@ async fn stop(
     progress: &Progress<'_>,
     stopped: &mut Vec<(String, Stopped)>,
 ) -> Result<(), CliError> {
-    progress.step(&format!("stopping {}", daemon.name));
+    if daemon.files.pid.exists() {
+        progress.step(&format!("stopping {}", daemon.name));
+    }
     stopped.push((daemon.name.clone(), daemon.stop().await?));
     Ok(())
 }

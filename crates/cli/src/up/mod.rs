@@ -149,7 +149,9 @@ pub async fn run(args: UpArgs, ctx: &Context) -> Result<(), CliError> {
             report(&plan, ctx, &nats, &started, &up)
         }
         Err(error) => {
-            progress.step("stopping what was started");
+            if !started.running.is_empty() {
+                progress.step("stopping what was started");
+            }
             started.stop(ctx).await;
             Err(error)
         }

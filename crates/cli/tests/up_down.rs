@@ -1,0 +1,289 @@
+//! `up`, `status` and `down` as an operator runs them: the real binary, a real broker, a real auth service.
+
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use cotal_testkit::broker::nats_server_binary;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Longer than any of these commands takes on a busy machine.
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// A root and a machine home in a directory of their own; what still runs there at the end is killed.
+struct Machine {
+    dir: tempfile::TempDir,
+    idp: String,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("root/.cotal")).unwrap();
+        Self { dir, idp: idp_with_keys() }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.dir.path().join("root")
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cotal"));
+        command
+            .args(arguments)
+            .current_dir(self.root())
+            .env("COTAL_HOME", self.dir.path().join("home"))
+            .env("COTAL_NATS_SERVER", nats_server_binary())
+            .env_remove("COTAL_LOG")
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(&[arguments, &["--json"]].concat());
+        assert!(output.status.success(), "{arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", text(&output.stdout));
+        text(&output.stderr)
+    }
+
+    fn up(&self, more: &[&str]) -> Value {
+        self.json(&[&["up", "--user-auth"], more].concat())
+    }
+
+    fn first_up(&self, more: &[&str]) -> Value {
+        self.up(&[&["--idp", &self.idp, "--port", "0"], more].concat())
+    }
+
+    fn pid(&self, file: &str) -> Option<Pid> {
+        let text = std::fs::read_to_string(self.root().join(".cotal").join(file)).ok()?;
+        Pid::from_raw(text.trim().parse().ok()?)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(self.root().join(".cotal")).unwrap().flatten() {
+            let name = entry.file_name().into_string().unwrap();
+            if name.ends_with(".pid")
+                && let Some(pid) = self.pid(&name)
+            {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+const BROKER: &str = "nats-server.pid";
+const SERVICE: &str = "auth-service.6d61696e.pid";
+
+/// An identity provider that publishes an empty key set: enough to be pinned.
+fn idp_with_keys() -> String {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let url = format!("http://{}/api/auth", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 11\r\nconnection: close\r\n\r\n{\"keys\":[]}",
+            );
+        }
+    });
+    url
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn is_alive(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < WITHIN, "waited too long until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn everything_below(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        found.push(entry.path());
+        if entry.file_type().unwrap().is_dir() && entry.file_name() != "jetstream" {
+            everything_below(&entry.path(), found);
+        }
+    }
+}
+
+#[test]
+fn a_space_comes_up_is_healed_and_goes_down() {
+    let machine = Machine::new();
+    let up = machine.first_up(&[]);
+    assert_eq!(up["started"].as_array().unwrap().len(), 2);
+    assert_eq!(up["idp"]["url"], machine.idp.as_str());
+
+    let mut files = Vec::new();
+    everything_below(&machine.root().join(".cotal"), &mut files);
+    everything_below(&machine.dir.path().join("home"), &mut files);
+    for path in &files {
+        let is_dir = path.is_dir();
+        assert_eq!(mode(path), if is_dir { 0o700 } else { 0o600 }, "{}", path.display());
+    }
+
+    let status = machine.json(&["status"]);
+    assert_eq!(
+        (&status["broker"]["answers"], &status["authService"]["answers"]),
+        (&true.into(), &true.into())
+    );
+    assert_eq!(status["loginHint"], format!("cotal login --idp {}", machine.idp));
+
+    let again = machine.up(&[]);
+    assert_eq!(again["started"], serde_json::json!([]));
+    assert_eq!(again["server"], up["server"]);
+
+    let service = machine.pid(SERVICE).unwrap();
+    kill_process(service, Signal::KILL).unwrap();
+    wait_until("the auth service is gone", || !is_alive(service));
+    let healed = machine.up(&[]);
+    assert_eq!(healed["started"], serde_json::json!(["auth-service of space \"main\""]));
+
+    let broker = machine.pid(BROKER).unwrap();
+    kill_process(broker, Signal::KILL).unwrap();
+    wait_until("the broker is gone", || !is_alive(broker));
+    let healed = machine.up(&[]);
+    assert_eq!(healed["started"].as_array().unwrap().len(), 2);
+    assert_eq!(healed["server"], up["server"]);
+
+    let pids = [machine.pid(BROKER).unwrap(), machine.pid(SERVICE).unwrap()];
+    let down = machine.json(&["down"]);
+    assert_eq!(down["stopped"][0]["outcome"], "ended");
+    assert!(pids.into_iter().all(|pid| !is_alive(pid)));
+    assert!(!machine.root().join(".cotal/auth/space.6d61696e/auth-service.json").exists());
+    let again = machine.json(&["down"]);
+    assert!(again["stopped"].as_array().unwrap().iter().all(|stopped| stopped["outcome"] == "not-running"));
+    assert_eq!(machine.json(&["status"])["broker"]["running"], false);
+}
+
+#[test]
+fn what_a_running_broker_cannot_change_is_refused_and_left_running() {
+    let machine = Machine::new();
+    machine.first_up(&["--auth-timeout", "5"]);
+    let pid = machine.pid(BROKER).unwrap();
+    assert!(machine.refused(&["up", "--user-auth", "--port", "1"]).contains("cotal down"));
+    assert!(machine.refused(&["up", "--user-auth", "--auth-timeout", "6"]).contains("cotal down"));
+    assert!(machine.refused(&["up", "--user-auth", "--space", "other"]).contains("cotal down"));
+    assert!(machine.refused(&["up", "--user-auth", "--idp", "http://127.0.0.1:1/other"]).contains("pinned"));
+    assert_eq!(machine.up(&[])["started"], serde_json::json!([]));
+    assert_eq!(machine.pid(BROKER), Some(pid));
+}
+
+#[test]
+fn the_authorization_timeout_is_remembered_by_the_next_up() {
+    let machine = Machine::new();
+    machine.first_up(&["--auth-timeout", "5"]);
+    machine.json(&["down"]);
+    machine.up(&[]);
+    let config = std::fs::read_to_string(machine.root().join(".cotal/nats-server.conf")).unwrap();
+    assert!(config.contains("authorization {\n  timeout: 5\n}"));
+}
+
+#[test]
+fn a_root_with_two_spaces_keeps_its_broker_until_the_last_one_goes_down() {
+    let machine = Machine::new();
+    machine.first_up(&[]);
+    machine.json(&["down"]);
+    machine.up(&["--space", "other", "--idp", &machine.idp]);
+    machine.up(&[]);
+    assert!(machine.refused(&["down"]).contains("main, other"));
+    assert!(machine.refused(&["down", "--space", "third"]).contains("third"));
+    let broker = machine.pid(BROKER).unwrap();
+    machine.json(&["down", "--space", "other"]);
+    assert!(is_alive(broker));
+    machine.json(&["down", "--space", "main"]);
+    assert!(!is_alive(broker));
+}
+
+#[test]
+fn an_auth_service_that_dies_fails_the_up_with_its_last_words_and_nothing_stays() {
+    let machine = Machine::new();
+    let error = machine.refused(&[
+        "up",
+        "--user-auth",
+        "--idp",
+        &machine.idp,
+        "--port",
+        "0",
+        "--exchange-public-port",
+        "0",
+        "--exchange-public-url",
+        "http://not-https.example",
+    ]);
+    assert!(error.contains("auth-service of space \"main\" ended (") && error.contains(".log"), "{error}");
+    assert!(machine.pid(BROKER).is_none() && machine.pid(SERVICE).is_none());
+    assert_eq!(machine.json(&["status"])["broker"]["running"], false);
+}
+
+#[test]
+fn an_interrupted_up_stops_what_it_started() {
+    let machine = Machine::new();
+    let mut up = machine
+        .command(&["up", "--user-auth", "--idp", &machine.idp, "--port", "0"])
+        .env("COTAL_SMOKE_AUTH_STARTUP_HOLD_MS", "600000")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the auth service is started", || machine.pid(SERVICE).is_some());
+    let pids = [machine.pid(BROKER).unwrap(), machine.pid(SERVICE).unwrap()];
+    kill_process(Pid::from_child(&up), Signal::INT).unwrap();
+    let status = up.wait().unwrap();
+    let mut told = String::new();
+    up.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    assert_eq!(status.code(), Some(1));
+    assert!(told.trim_end().ends_with("interrupted: what this run had started is stopped again"), "{told}");
+    assert!(pids.into_iter().all(|pid| !is_alive(pid)));
+    assert!(machine.pid(BROKER).is_none() && machine.pid(SERVICE).is_none());
+}
+
+#[test]
+fn an_identity_provider_that_does_not_answer_is_not_pinned_and_nothing_starts() {
+    let machine = Machine::new();
+    let error =
+        machine.refused(&["up", "--user-auth", "--idp", "http://127.0.0.1:1/api/auth", "--port", "0"]);
+    assert!(error.contains("cannot be pinned"), "{error}");
+    assert!(!machine.root().join(".cotal/auth/space.6d61696e").exists() && machine.pid(BROKER).is_none());
+}
+
+#[test]
+fn usage_errors_and_failures_are_exit_code_one_and_one_json_document() {
+    let machine = Machine::new();
+    let output = machine.run(&["up", "--user-auth", "--space", "a", "--space", "b", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stderr), "Option '--space' cannot be repeated\n");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["error"]["code"], "USAGE");
+    let output = machine.run(&["down", "--space", "none", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["error"]["message"], text(&output.stderr).trim_end());
+}
