@@ -13,7 +13,7 @@ use cotal_trust::{
     issuer::{IssuerKeySet, issuer_urn},
     owner::OwnerSecret,
 };
-use cotal_wire::{Clock, Entropy, EpError, Space};
+use cotal_wire::{Clock, Entropy, EpError, InfraRole, Space};
 use cotal_workspace::{
     material::{MaterialError, UserAuthMaterial},
     secret_store::SecretStore,
@@ -36,8 +36,7 @@ use crate::{
     sessions::NoSessions,
 };
 
-/// How often issuance rows are pruned unless a host says otherwise (contract 05 §1).
-pub(crate) const NATIVE_ISSUANCE_PRUNE: Duration = Duration::from_secs(60);
+pub(crate) use cotal_authority::plane::NATIVE_ISSUANCE_PRUNE;
 
 /// Where the callout's line for each answered connect goes.
 pub type CalloutLog = Arc<dyn Fn(&str) + Send + Sync>;
@@ -225,7 +224,7 @@ async fn open(
     let ledger = Ledger::at(&inputs.state_dir);
     let limiter = Arc::new(Limiter::new(inputs.connect_limits, Arc::clone(&inputs.clock)));
     let connection = connector
-        .open_creds(format!("cotal:auth-service:{}", inputs.space), &material.callout.callout_creds)
+        .open_creds(InfraRole::AUTH_SERVICE.label(&inputs.space), &material.callout.callout_creds)
         .await
         .map_err(StartError::Callout)?;
     opened.connection = Some(connection.clone());

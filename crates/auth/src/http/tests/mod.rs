@@ -4,4 +4,5 @@ mod budgets;
 mod exchanges;
 mod limits;
 mod order;
+mod people;
 mod rig;

@@ -1,0 +1,213 @@
+//! The whole path over a real broker and a real IdP: grant, exchange, connect, revoke, restart.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that meets what it does not expect has failed"
+)]
+
+mod stage;
+
+use cotal_auth::{AuthServiceArgs, Readiness, StartError, start_auth_service};
+use serde_json::json;
+
+use stage::{Daemon, Stage, error_of, root_credential};
+
+#[tokio::test]
+async fn a_person_exchanges_connects_within_the_grant_and_is_refused_after_a_revoke() {
+    let stage = Stage::start().await;
+    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
+    stage.grant_human("alice", "cli", &["spawn"], &["general"]);
+
+    let (status, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
+    assert_eq!(status, 200, "{answer}");
+    let owner = stage.owner_of("alice");
+    assert_eq!(answer["owner"], owner.as_str());
+    let bearer = answer["token"].as_str().unwrap();
+
+    let mut client = stage.connected(bearer).await;
+    let own = |channel: &str| format!("cotal.demo.chat.{owner}.cli.{channel}");
+    client.try_publish(&own("general"), b"hello").await.expect("the grant covers it");
+    client.try_publish(&own("secret"), b"hello").await.expect_err("the grant does not cover it");
+    client.try_subscribe("cotal.demo.chat.*.*.general", None).await.expect("the grant covers it");
+    client.try_subscribe("cotal.demo.chat.*.*.secret", None).await.expect_err("the grant does not cover it");
+
+    stage.revoke_human("alice", "cli");
+    let (status, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
+    assert_eq!(status, 401, "{answer}");
+    stage.refused(Some(bearer)).await;
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_exchanges_its_secret_within_its_spawners_grant_until_either_is_revoked() {
+    let stage = Stage::start().await;
+    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
+    stage.grant_human("alice", "cli", &["spawn"], &["general"]);
+    let agent = stage.grant_agent("alice", "cli", "worker", &["general"]);
+
+    let (status, answer) = daemon.exchange(&agent).await;
+    assert_eq!(status, 200, "{answer}");
+    let bearer = answer["token"].as_str().unwrap().to_owned();
+    let mut client = stage.connected(&bearer).await;
+    let subject = format!("cotal.demo.chat.{}.worker.general", stage.owner_of("alice"));
+    client.try_publish(&subject, b"hello").await.expect("the grant covers it");
+
+    let mut wrong = agent.clone();
+    wrong["actorToken"] = json!("wrong");
+    assert_eq!(daemon.exchange(&wrong).await.0, 401);
+
+    stage.revoke_human("alice", "cli");
+    let (status, answer) = daemon.exchange(&agent).await;
+    assert_eq!(status, 401, "an agent without its spawner gets no bearer: {answer}");
+    stage.revoke_agent("alice", "worker");
+    stage.refused(Some(&bearer)).await;
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn without_a_good_bearer_nobody_connects() {
+    let stage = Stage::start().await;
+    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
+    stage.refused(None).await;
+    stage.refused(Some("")).await;
+    stage.refused(Some("a.b.c")).await;
+    stage.refused(Some(&stage.idp.mint_token("alice", 600))).await;
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_restarted_service_has_a_fresh_capability_and_the_same_root_credential() {
+    let stage = Stage::start().await;
+    stage.grant_human("alice", "cli", &[], &["general"]);
+    let first = Daemon::start(&stage, AuthServiceArgs::default()).await;
+    let (_, answer) = first.exchange(&stage.human("alice", "cli")).await;
+    let before = answer["token"].as_str().unwrap().to_owned();
+    let old_cap = first.discovery.cap.clone();
+    first.stop().await.unwrap();
+    assert!(stage.discovery().is_none(), "a stopped service leaves no discovery file");
+    stage.refused(Some(&before)).await;
+
+    let second = Daemon::start(&stage, AuthServiceArgs::default()).await;
+    assert_ne!(*second.discovery.cap, *old_cap);
+    let (_, answer) = second.exchange(&stage.human("alice", "cli")).await;
+    let after = answer["token"].as_str().unwrap();
+    assert_eq!(root_credential(&before), root_credential(after));
+    stage.connected(after).await;
+    stage.connected(&before).await;
+    second.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_killed_broker_that_comes_back_is_served_again() {
+    let mut stage = Stage::start().await;
+    stage.grant_human("alice", "cli", &[], &["general"]);
+    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
+    let (_, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
+    let bearer = answer["token"].as_str().unwrap().to_owned();
+    stage.connected(&bearer).await;
+    stage.restart_broker().await;
+    stage.connected_at_last(&bearer).await;
+    let (status, answer) = daemon.exchange_at_last(&stage.human("alice", "cli")).await;
+    assert_eq!(status, 200, "{answer}");
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_discovery_file_is_private_and_the_public_face_tells_a_client_how_to_come_in() {
+    let stage = Stage::start().await;
+    let daemon = Daemon::start(
+        &stage,
+        AuthServiceArgs {
+            exchange_public_port: Some("0".into()),
+            advertised_server: Some("tls://broker.example:4222".into()),
+            ..AuthServiceArgs::default()
+        },
+    )
+    .await;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let file = stage.space.state_dir.join("auth-service.json");
+        assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    let public = daemon.discovery.public_url.clone().unwrap();
+    let (status, bundle) = daemon.get(&format!("{public}/.well-known/cotal-mesh")).await;
+    assert_eq!(status, 200);
+    assert_eq!(bundle["server"], "tls://broker.example:4222");
+    assert_eq!(bundle["userAuth"]["endpoints"]["url"], public);
+    assert_eq!(bundle["userAuth"]["idp"]["issuer"], stage.idp.origin());
+    assert_eq!(bundle["sentinelCreds"], *stage.space.material.callout.sentinel_creds);
+    stage.grant_human("alice", "cli", &[], &["general"]);
+    let (status, answer) =
+        daemon.post(&format!("{public}/exchange"), None, &stage.human("alice", "cli")).await;
+    assert_eq!(status, 200, "{answer}");
+    stage.connected(answer["token"].as_str().unwrap()).await;
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_limited_actor_is_told_so_by_the_exchange() {
+    let stage = Stage::start().await;
+    stage.grant_human("alice", "cli", &[], &["general"]);
+    let limits = cotal_callout::ConnectLimits { per_actor_per_minute: 1, ..Default::default() };
+    let service = start_auth_service(stage.inputs().connect_limits(limits)).await.unwrap();
+    let body = stage.human("alice", "cli");
+    let url = format!("{}/exchange", service.url());
+    let (_, answer) = stage.post(&url, Some(service.cap().expose()), &body).await;
+    let bearer = answer["token"].as_str().unwrap().to_owned();
+    stage.connected(&bearer).await;
+    stage.refused(Some(&bearer)).await;
+    let (status, answer) = stage.post(&url, Some(service.cap().expose()), &body).await;
+    assert_eq!((status, &answer["code"], &answer["limit"]), (429, &json!("RATE_LIMITED"), &json!("actor")));
+    service.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_hosted_context_ends_with_every_connection_accounted_for() {
+    let stage = Stage::start().await;
+    let service = start_auth_service(stage.inputs()).await.unwrap();
+    assert_eq!(service.readiness(), Readiness::Ready);
+    assert!(
+        service.connections().iter().any(|owned| owned.label == "cotal:auth-service:demo" && !owned.ended)
+    );
+    let (first, second) = tokio::join!(service.close(), service.close());
+    first.unwrap();
+    second.unwrap();
+    assert_eq!(service.readiness(), Readiness::Draining);
+    let inventory = service.closed().await;
+    assert!(inventory.len() >= 3 && inventory.iter().all(|owned| owned.ended), "{inventory:?}");
+    stage.refused(Some("x")).await;
+}
+
+#[tokio::test]
+async fn a_context_of_another_account_or_another_store_does_not_start() {
+    let stage = Stage::start().await;
+    let other = Stage::start().await;
+    let refused = start_auth_service(other.inputs_with_account_of(&stage)).await.err().unwrap();
+    assert!(matches!(refused, StartError::Account), "{refused}");
+    let refused = start_auth_service(stage.inputs_naming_store("elsewhere")).await.err().unwrap();
+    assert!(matches!(refused, StartError::Input(_)), "{refused}");
+}
+
+#[tokio::test]
+async fn a_start_whose_port_is_taken_leaves_nothing_open() {
+    let stage = Stage::start().await;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let refused = start_auth_service(stage.inputs().port(port)).await.err().unwrap();
+    assert!(matches!(refused, StartError::Listener { .. }), "{refused}");
+    stage.refused(Some("nobody answers")).await;
+    let service = start_auth_service(stage.inputs()).await.unwrap();
+    service.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_daemon_without_its_broker_fails_and_names_it() {
+    let mut stage = Stage::start().await;
+    stage.forget_broker();
+    let error = error_of(&stage, AuthServiceArgs::default()).await;
+    assert!(error.contains("nats://127.0.0.1:1"), "{error}");
+    assert!(stage.discovery().is_none());
+}

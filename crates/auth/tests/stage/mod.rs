@@ -1,0 +1,314 @@
+//! A space, its broker, its IdP, and a service in front of them.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use cotal_auth::{
+    AuthServiceArgs, AuthServiceInputs, AuthServiceRuntimeOptions, DaemonError, HostedContext,
+    run_auth_service_until,
+};
+use cotal_dev_idp::{DevIdp, DevIdpOptions};
+use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
+use cotal_testkit::{
+    raw::{ConnectOutcome, RawClient},
+    space::TestSpace,
+};
+use cotal_trust::{
+    idp::http_client,
+    system::{SystemClock, SystemEntropy},
+};
+use cotal_wire::{Actor, DerivedOwner, LifecycleUid};
+use cotal_workspace::{
+    material::Discovery,
+    secret_store::{FsSecretStore, SecretStore, StoreError, StoreIdentity},
+};
+use serde_json::{Value, json};
+use tokio::{sync::oneshot, task::JoinHandle};
+use zeroize::Zeroizing;
+
+const NONCE: &str = "nonce-0123456789";
+const COORDINATE: &str = "test-store";
+/// Longer than any reconnect back-off under test.
+const AT_LAST: Duration = Duration::from_secs(60);
+
+pub(crate) struct Stage {
+    pub(crate) idp: DevIdp,
+    pub(crate) space: TestSpace,
+    pub(crate) ledger: Ledger,
+    server: String,
+    http: reqwest::Client,
+}
+
+impl Stage {
+    pub(crate) async fn start() -> Self {
+        let idp = DevIdp::start(DevIdpOptions::default(), Arc::new(SystemClock), Arc::new(SystemEntropy))
+            .await
+            .unwrap();
+        let space = TestSpace::start("demo", &idp.base_url()).await;
+        let ledger = Ledger::at(&space.state_dir);
+        let server = space.server.url();
+        Self { idp, space, ledger, server, http: http_client(Duration::from_secs(15)).unwrap() }
+    }
+
+    pub(crate) fn owner_of(&self, sub: &str) -> DerivedOwner {
+        self.space.material.owner_secret.derive(&self.idp.origin(), sub).unwrap()
+    }
+
+    pub(crate) fn grant_human(&self, sub: &str, actor: &str, scope: &[&str], channels: &[&str]) {
+        let input = grant(&self.owner_of(sub), actor, scope, channels);
+        self.ledger.grant_interactive(&input, &SystemClock, &SystemEntropy).unwrap();
+    }
+
+    /// Grants an agent under its spawner; its exchange body.
+    pub(crate) fn grant_agent(&self, sub: &str, parent: &str, actor: &str, channels: &[&str]) -> Value {
+        let owner = self.owner_of(sub);
+        let (secret, hash) = mint_agent_secret(&SystemEntropy);
+        let input = GrantInput {
+            parent: Some(format!("{owner}.{parent}")),
+            lifecycle_uid: Some(LifecycleUid::mint(&SystemEntropy)),
+            ..grant(&owner, actor, &[], channels)
+        };
+        self.ledger.grant_managed(&input, &hash, &SystemClock).unwrap();
+        json!({"owner": owner.as_str(), "actor": actor, "actorToken": secret.as_str()})
+    }
+
+    pub(crate) fn revoke_human(&self, sub: &str, actor: &str) {
+        assert!(self.ledger.revoke_interactive(&self.owner_of(sub), &Actor::parse(actor).unwrap()).unwrap());
+    }
+
+    pub(crate) fn revoke_agent(&self, sub: &str, actor: &str) {
+        assert!(self.ledger.revoke_managed(&self.owner_of(sub), &Actor::parse(actor).unwrap()).unwrap());
+    }
+
+    pub(crate) fn human(&self, sub: &str, actor: &str) -> Value {
+        json!({"idpToken": self.idp.mint_token(sub, 600), "actor": actor})
+    }
+
+    pub(crate) fn discovery(&self) -> Option<Discovery> {
+        Discovery::load(&self.space.state_dir).unwrap()
+    }
+
+    /// Connects as a client does: the sentinel's creds, the bearer, a nonce for its inbox.
+    pub(crate) async fn connect(&self, bearer: Option<&str>) -> (Option<RawClient>, ConnectOutcome) {
+        let sentinel = &self.space.material.callout.sentinel_creds;
+        RawClient::connect(&self.space.server.url(), Some(sentinel), bearer, Some(NONCE)).await
+    }
+
+    pub(crate) async fn connected(&self, bearer: &str) -> RawClient {
+        let (client, outcome) = self.connect(Some(bearer)).await;
+        assert_eq!(outcome, ConnectOutcome::Connected);
+        client.unwrap()
+    }
+
+    pub(crate) async fn refused(&self, bearer: Option<&str>) {
+        let (_, outcome) = self.connect(bearer).await;
+        assert!(matches!(outcome, ConnectOutcome::Refused(_)), "{outcome:?}");
+    }
+
+    /// Connects again and again, as a client does after its broker came back.
+    pub(crate) async fn connected_at_last(&self, bearer: &str) {
+        let connected = async { while self.connect(Some(bearer)).await.1 != ConnectOutcome::Connected {} };
+        tokio::time::timeout(AT_LAST, connected).await.expect("the service reconnects");
+    }
+
+    pub(crate) async fn restart_broker(&mut self) {
+        self.space.server.restart().await;
+    }
+
+    /// From now on the daemon is pointed at a port where nothing listens.
+    pub(crate) fn forget_broker(&mut self) {
+        "nats://127.0.0.1:1".clone_into(&mut self.server);
+    }
+
+    pub(crate) async fn post(&self, url: &str, cap: Option<&str>, body: &Value) -> (u16, Value) {
+        post(&self.http, url, cap, body).await
+    }
+
+    pub(crate) fn inputs(&self) -> AuthServiceInputs {
+        self.inputs_of(self, COORDINATE)
+    }
+
+    pub(crate) fn inputs_with_account_of(&self, other: &Self) -> AuthServiceInputs {
+        self.inputs_of(other, COORDINATE)
+    }
+
+    pub(crate) fn inputs_naming_store(&self, coordinate: &str) -> AuthServiceInputs {
+        self.inputs_of(self, coordinate)
+    }
+
+    fn inputs_of(&self, account: &Self, coordinate: &str) -> AuthServiceInputs {
+        let context = HostedContext {
+            account_public_key: account.space.account.data_account().account,
+            lifecycle_uid: LifecycleUid::mint(&SystemEntropy),
+        };
+        let store = Arc::new(Injected(FsSecretStore::open(&self.space.root).unwrap()));
+        AuthServiceInputs::new(
+            context,
+            self.space.space.clone(),
+            self.server.clone(),
+            store,
+            coordinate,
+            &self.space.state_dir,
+        )
+        .callout_log(Arc::new(|_| {}))
+    }
+}
+
+fn grant(owner: &DerivedOwner, actor: &str, scope: &[&str], channels: &[&str]) -> GrantInput {
+    let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
+    GrantInput {
+        owner: owner.clone(),
+        actor: Actor::parse(actor).unwrap(),
+        scope: list(scope),
+        allow_subscribe: list(channels),
+        allow_publish: list(channels),
+        role: None,
+        label: None,
+        parent: None,
+        lifecycle_uid: None,
+    }
+}
+
+/// `act.credentialId` of a bearer.
+pub(crate) fn root_credential(bearer: &str) -> String {
+    let payload = bearer.split('.').nth(1).unwrap();
+    let bytes = base64_url(payload);
+    let claims: Value = serde_json::from_slice(&bytes).unwrap();
+    claims["act"]["credentialId"].as_str().unwrap().to_owned()
+}
+
+fn base64_url(text: &str) -> Vec<u8> {
+    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut bits = 0u32;
+    let mut have = 0;
+    let mut out = Vec::new();
+    for byte in text.bytes() {
+        let value = ALPHABET.iter().position(|b| *b == byte).unwrap();
+        bits = (bits << 6) | u32::try_from(value).unwrap();
+        have += 6;
+        if have >= 8 {
+            have -= 8;
+            out.push(u8::try_from((bits >> have) & 0xff).unwrap());
+        }
+    }
+    out
+}
+
+async fn post(http: &reqwest::Client, url: &str, cap: Option<&str>, body: &Value) -> (u16, Value) {
+    let mut request = http.post(url).header("content-type", "application/json").body(body.to_string());
+    if let Some(cap) = cap {
+        request = request.header("authorization", format!("Bearer {cap}"));
+    }
+    read(request.send().await.unwrap()).await
+}
+
+async fn read(response: reqwest::Response) -> (u16, Value) {
+    let status = response.status().as_u16();
+    (status, serde_json::from_str(&response.text().await.unwrap()).unwrap())
+}
+
+/// The filesystem store, as a host would inject one.
+struct Injected(FsSecretStore);
+
+#[async_trait]
+impl SecretStore for Injected {
+    async fn get(&self, key: &str) -> Result<Option<Zeroizing<String>>, StoreError> {
+        self.0.get(key).await
+    }
+    async fn put(&self, key: &str, value: &str) -> Result<(), StoreError> {
+        self.0.put(key, value).await
+    }
+    async fn delete(&self, key: &str) -> Result<(), StoreError> {
+        self.0.delete(key).await
+    }
+    async fn create(&self, key: &str, value: &str) -> Result<bool, StoreError> {
+        self.0.create(key, value).await
+    }
+    fn identity(&self) -> Option<StoreIdentity> {
+        Some(StoreIdentity::Injected { coordinate: COORDINATE.to_owned() })
+    }
+}
+
+/// `cotal auth-service`, in this process.
+pub(crate) struct Daemon {
+    pub(crate) discovery: Discovery,
+    http: reqwest::Client,
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<Result<(), DaemonError>>,
+}
+
+impl Daemon {
+    pub(crate) async fn start(stage: &Stage, args: AuthServiceArgs) -> Self {
+        let (announced, ready) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let options = options(stage, Some(announced));
+        let args = of_stage(stage, args);
+        let ended = tokio::spawn(async move {
+            run_auth_service_until(&args, None, &options, async move {
+                let _ = stopped.await;
+            })
+            .await
+        });
+        // The daemon drops its end without a word when it does not start; it then ends with the reason.
+        let is_ready = ready.await.is_ok();
+        assert!(is_ready, "the daemon did not start: {:?}", ended.await);
+        let discovery = stage.discovery().expect("a ready daemon has a discovery file");
+        Self { discovery, http: stage.http.clone(), stop, ended }
+    }
+
+    pub(crate) async fn exchange(&self, body: &Value) -> (u16, Value) {
+        self.post(&format!("{}/exchange", self.discovery.url), Some(&self.discovery.cap), body).await
+    }
+
+    /// Exchanges again and again, as a client does after its broker came back.
+    pub(crate) async fn exchange_at_last(&self, body: &Value) -> (u16, Value) {
+        let exchanged = async {
+            loop {
+                let answer = self.exchange(body).await;
+                if answer.0 == 200 {
+                    return answer;
+                }
+            }
+        };
+        tokio::time::timeout(AT_LAST, exchanged).await.expect("the plane reconnects")
+    }
+
+    pub(crate) async fn post(&self, url: &str, cap: Option<&str>, body: &Value) -> (u16, Value) {
+        post(&self.http, url, cap, body).await
+    }
+
+    pub(crate) async fn get(&self, url: &str) -> (u16, Value) {
+        read(self.http.get(url).send().await.unwrap()).await
+    }
+
+    pub(crate) async fn stop(self) -> Result<(), DaemonError> {
+        let _ = self.stop.send(());
+        self.ended.await.unwrap()
+    }
+}
+
+/// What a daemon that does not start says.
+pub(crate) async fn error_of(stage: &Stage, args: AuthServiceArgs) -> String {
+    run_auth_service_until(&of_stage(stage, args), None, &options(stage, None), std::future::pending())
+        .await
+        .unwrap_err()
+        .to_string()
+}
+
+fn of_stage(stage: &Stage, args: AuthServiceArgs) -> AuthServiceArgs {
+    AuthServiceArgs { space: Some("demo".to_owned()), server: Some(stage.server.clone()), ..args }
+}
+
+fn options(stage: &Stage, announced: Option<oneshot::Sender<()>>) -> AuthServiceRuntimeOptions {
+    let announced = std::sync::Mutex::new(announced);
+    AuthServiceRuntimeOptions {
+        root: stage.space.root.clone(),
+        startup_hold_ms: None,
+        secret_store: None,
+        announce: Arc::new(move |_| {
+            if let Some(announced) = announced.lock().unwrap().take() {
+                let _ = announced.send(());
+            }
+        }),
+    }
+}
