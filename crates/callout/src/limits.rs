@@ -74,16 +74,7 @@ impl LimitedBucket {
         }
     }
 
-    /// The bucket's name, as `limit` of the exchange's 429 spells it (contract 04 §12).
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Actor { .. } => "actor",
-            Self::Owner { .. } => "owner",
-            Self::Host { .. } => "host",
-        }
-    }
-
-    /// `RATE_LIMITED retry-after <n>s actor <actor> owner <owner>…`, for the callout and the exchange alike.
+    /// `RATE_LIMITED retry-after <n>s actor <actor> owner <owner>…`.
     pub fn principal_sentence(self, owner: &DerivedOwner, actor: &Actor) -> String {
         let whose = match self {
             Self::Owner { .. } => "all actors of this owner",

@@ -79,7 +79,8 @@ pub struct CalloutParts {
     pub clock: Arc<dyn Clock>,
     /// Entropy.
     pub entropy: Arc<dyn Entropy>,
-    /// Where the one line per answered request goes (stderr in the service).
+    /// Where the one line per answered request goes (stderr in the service). Called on the runtime's threads, without
+    /// a line break: it must not block.
     pub log: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -214,7 +215,8 @@ impl Dispatcher {
         }
     }
 
-    /// Takes what has already arrived and unsubscribes.
+    /// Takes what has already arrived and unsubscribes. A request that crosses the unsubscribe on the wire is lost to
+    /// the broker's own timeout, as one would be whose callout died.
     fn close(&mut self, intake: &mut Option<Subscription>) {
         while let Some(Some(message)) = unconstrained(next(intake)).now_or_never() {
             self.take(message);

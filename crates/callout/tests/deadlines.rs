@@ -2,7 +2,10 @@
 
 mod house;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use cotal_callout::{CalloutLimits, denial::TIMEOUT};
 use futures::future::join_all;
@@ -80,5 +83,29 @@ async fn a_queue_that_does_not_drain_sheds_and_every_request_is_answered_once() 
         assert!(tries < 50, "{:#?}", house.lines());
     }
     assert_eq!(house.issuance_rows().await, 2, "the first connect's and the last one's");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_in_flight_at_the_deadline_lands_and_its_jwt_never_leaves() {
+    let house = House::build("demo", plan(1)).await;
+    let granted = house.grant("cli", &[], &["general"], &[]).await;
+    let bearer = house.bearer(&granted, Ask::default());
+    // The second reading is `iat`: every check has passed, and the next thing that the store sees is the record.
+    let store = Arc::clone(house.store.as_ref().unwrap());
+    let paused = Arc::clone(&store);
+    house.clock.at_reading(2, move || paused.pause());
+    assert!(house.connect(&bearer).await.is_none());
+    house.answered(1).await;
+    store.resume();
+    let lines = house.lines();
+    let line = lines.last().unwrap();
+    assert!(line.contains(" outcome=timeout ") && line.ends_with(" at=ledger"), "{line}");
+
+    // The one slot is free only once the record has landed, so the next connect comes after it.
+    assert!(house.connect(&bearer).await.is_some(), "{:#?}", house.lines());
+    assert_eq!(house.issuance_rows().await, 2);
+    house.answered(2).await;
+    assert_eq!((house.count("minted"), house.count("timeout")), (1, 1));
     house.close().await;
 }

@@ -41,7 +41,7 @@ pub(crate) struct House {
     /// The broker that asks.
     pub(crate) server: NatsServer,
     /// The broker that holds the stores, when it is not the one that asks.
-    pub(crate) store: Option<NatsServer>,
+    pub(crate) store: Option<Arc<NatsServer>>,
     pub(crate) plane: Arc<Plane>,
     pub(crate) ledger: Ledger,
     pub(crate) issuer: Arc<IssuerKeySet>,
@@ -105,10 +105,10 @@ impl House {
         let material = Material::create(name);
         let timeout = plan.callout_limits.auth_timeout.as_secs();
         let server = material.broker(timeout).await;
-        let store = if plan.store_apart { Some(material.broker(timeout).await) } else { None };
+        let store = if plan.store_apart { Some(Arc::new(material.broker(timeout).await)) } else { None };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let entropy = Arc::new(SystemEntropy);
-        let url = store.as_ref().unwrap_or(&server).url();
+        let url = store.as_deref().unwrap_or(&server).url();
         let connector = Connector::new(
             &url,
             material.space.clone(),
