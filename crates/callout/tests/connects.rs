@@ -271,11 +271,9 @@ async fn no_line_carries_a_bearer() {
     house.connect(&good).await.expect("minted");
     house.denied(&forged, &house.nonce()).await;
     house.denied(&good, "x\" reason=\"y").await;
-    for line in house.lines().into_iter().chain([house.server.log()]) {
-        assert!(
-            !line.contains(&good[..40]) || !line.contains(&good[good.len() - 80..good.len() - 10]),
-            "{line}"
-        );
+    let parts: Vec<_> = good.split('.').chain(forged.split('.')).collect();
+    for text in house.lines().into_iter().chain([house.server.log()]) {
+        assert!(parts.iter().all(|part| !text.contains(part)), "{text}");
     }
     house.close().await;
 }
