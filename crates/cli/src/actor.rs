@@ -153,7 +153,7 @@ pub async fn run(args: ActorArgs, ctx: &Context) -> Result<(), CliError> {
 
 async fn grant(args: GrantArgs, ctx: &Context) -> Result<(), CliError> {
     let actor = actor_argument(&args.actor)?;
-    let (scope, allow_subscribe, allow_publish) = lists(&args)?;
+    let [scope, allow_subscribe, allow_publish] = lists(&args)?;
     let space = space_flag(&args.space)?;
     let owner = owner(&args.owner, &space, ctx).await?;
     let ledger = ledger(&space, ctx)?;
@@ -228,7 +228,7 @@ fn list(args: &ListArgs, ctx: &Context) -> Result<(), CliError> {
 }
 
 /// The three lists of a grant. A grant replaces the whole row, so that none is left to chance (contract 08 §3.1).
-fn lists(args: &GrantArgs) -> Result<(Vec<String>, Vec<String>, Vec<String>), CliError> {
+fn lists(args: &GrantArgs) -> Result<[Vec<String>; 3], CliError> {
     let named = [
         ("--scope", &args.scope, FULL_SCOPE),
         ("--allow-subscribe", &args.allow_subscribe, FULL_CHANNELS),
@@ -244,8 +244,7 @@ fn lists(args: &GrantArgs) -> Result<(Vec<String>, Vec<String>, Vec<String>), Cl
             missing.join(", ")
         )));
     }
-    let [scope, read, post] = named.map(|(_, value, full)| csv(value.as_deref().unwrap_or(full)));
-    Ok((scope, read, post))
+    Ok(named.map(|(_, value, full)| csv(value.as_deref().unwrap_or(full))))
 }
 
 /// Splits at commas, trims, drops what is empty; so `''` is the empty list.

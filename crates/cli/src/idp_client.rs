@@ -20,7 +20,7 @@ use crate::{
 /// The environment variable that replaces the deadline of a request, in milliseconds.
 const TIMEOUT_VARIABLE: &str = "COTAL_IDP_TIMEOUT_MS";
 /// The deadline of a request.
-const DEFAULT_TIMEOUT: Duration = Duration::from_millis(30_000);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The one grant of the device flow.
 const DEVICE_GRANT: &str = "urn:ietf:params:oauth:grant-type:device_code";
 /// Longest life of a device code, in seconds.
@@ -38,7 +38,7 @@ const LABEL_CLAIMS: [&str; 3] = ["email", "name", "preferred_username"];
 
 /// A device code, checked whole.
 pub struct DeviceCode {
-    device_code: Zeroizing<String>,
+    secret: Zeroizing<String>,
     /// What the person compares.
     pub user_code: String,
     /// Where the person goes.
@@ -119,7 +119,7 @@ impl IdpClient {
             Some(_) => answer.number("interval", MAX_INTERVAL_SECS).ok_or_else(malformed)?,
         };
         Ok(DeviceCode {
-            device_code: Zeroizing::new(text("device_code")?.to_owned()),
+            secret: Zeroizing::new(text("device_code")?.to_owned()),
             user_code: text("user_code")?.to_owned(),
             verification_uri: text("verification_uri")?.to_owned(),
             verification_uri_complete: text("verification_uri_complete")?.to_owned(),
@@ -132,7 +132,7 @@ impl IdpClient {
     pub async fn poll(&self, code: &DeviceCode, client_id: &str) -> Result<Poll, CliError> {
         let request = json!({
             "grant_type": DEVICE_GRANT,
-            "device_code": code.device_code.as_str(),
+            "device_code": code.secret.as_str(),
             "client_id": client_id,
         });
         let answer = self.post("/device/token", None, &request).await?;
@@ -197,7 +197,7 @@ impl IdpClient {
 
     async fn post(&self, path: &str, session: Option<&str>, body: &Value) -> Result<Answer, CliError> {
         let request = self.http.post(format!("{}{path}", self.base)).json(body);
-        let request = session.into_iter().fold(request, |request, session| request.bearer_auth(session));
+        let request = session.into_iter().fold(request, reqwest::RequestBuilder::bearer_auth);
         self.send(request).await
     }
 

@@ -133,7 +133,7 @@ impl Ledger {
             None
         });
         // A digest is always computed and compared, so that the answer takes its time when there is no row as well.
-        let stored = row.as_ref().and_then(|row| stored_digest(row)).unwrap_or_default();
+        let stored = row.as_ref().and_then(stored_digest).unwrap_or_default();
         let matches = bool::from(secret::digest(token).ct_eq(&stored));
         let row = row.filter(|row| matches && row.token_hash.is_some());
         let Some(row) = row else { return Err(LedgerError::Refused(AGENT_EXCHANGE_REFUSAL.to_owned())) };

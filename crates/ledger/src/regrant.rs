@@ -47,7 +47,7 @@ impl RegrantLine<'_> {
         );
         for (flag, value) in [("--role", self.role), ("--label", self.label)] {
             if let Some(value) = value {
-                line.push_str(&format!(" {flag} {}", shell_quote(value)));
+                line.extend([" ", flag, " ", &shell_quote(value)]);
             }
         }
         line
