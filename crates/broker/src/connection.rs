@@ -543,7 +543,7 @@ async fn reopen(core: &Core, reconnect: Reconnect) -> Option<Session> {
             }
             Reconnect::Attempts(_) | Reconnect::Forever => {}
         }
-        tokio::time::sleep(reconnect.pause(attempt)).await;
+        tokio::time::sleep(reconnect.pause(attempt, spread(&core.user))).await;
         match Session::open(&core.plan, &core.denials).await {
             Ok(session) => return Some(session),
             Err(error) => tracing::info!(error = %error.message, attempt, "reconnect failed"),
@@ -553,17 +553,24 @@ async fn reopen(core: &Core, reconnect: Reconnect) -> Option<Session> {
 }
 
 impl Reconnect {
-    /// How long to wait before an attempt, counted from 0: the first follows at once, as after an expiry.
-    fn pause(self, attempt: u32) -> Duration {
+    /// How long to wait before an attempt, counted from 0: the first follows at once, as after an expiry. `spread`
+    /// is a share of the pause, 0 to 255, so that a thousand connections do not return in step.
+    fn pause(self, attempt: u32, spread: u8) -> Duration {
         const LONGEST: Duration = Duration::from_secs(2);
-        match self {
+        let pause = match self {
             _ if attempt == 0 => Duration::ZERO,
             Self::Attempts(_) => LONGEST,
             Self::Never | Self::Forever => {
                 Duration::from_millis(25).saturating_mul(1 << attempt.min(10)).min(LONGEST)
             }
-        }
+        };
+        pause + pause / 4 * u32::from(spread) / 255
     }
+}
+
+/// A connection's own share: its nkey is random.
+fn spread(user: &Nkey<User>) -> u8 {
+    user.as_str().bytes().fold(0, |sum: u8, b| sum.wrapping_mul(31).wrapping_add(b))
 }
 
 // === impl RequestFailure ===
@@ -607,11 +614,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reconnect_follows_at_once_and_then_ever_more_slowly_up_to_two_seconds() {
-        let pauses: Vec<_> = (0..20).map(|n| Reconnect::Forever.pause(n).as_millis()).collect();
+    fn a_reconnect_follows_at_once_and_then_ever_more_slowly() {
+        let pauses: Vec<_> = (0..20).map(|n| Reconnect::Forever.pause(n, 0).as_millis()).collect();
         assert_eq!(pauses[..4], [0, 50, 100, 200]);
         assert!(pauses.is_sorted() && pauses[19] == 2000);
-        assert_eq!(Reconnect::Attempts(10).pause(1).as_millis(), 2000);
+        assert_eq!(Reconnect::Attempts(10).pause(1, 0).as_millis(), 2000);
+        assert_eq!(Reconnect::Forever.pause(30, 255).as_millis(), 2500);
+        assert_eq!(Reconnect::Forever.pause(0, 255), Duration::ZERO);
     }
 
     #[test]

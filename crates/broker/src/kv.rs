@@ -112,12 +112,7 @@ struct PubAck<'a> {
 impl Bucket {
     /// The bucket `bucket` over this connection.
     pub fn new(connection: &Connection, bucket: &str) -> Self {
-        let names = Names {
-            bucket: bucket.to_owned(),
-            stream: format!("KV_{bucket}"),
-            get: format!("$JS.API.STREAM.MSG.GET.KV_{bucket}").into(),
-        };
-        Self { connection: connection.clone(), names: Arc::new(names), timeout: REQUEST_TIMEOUT }
+        Self { connection: connection.clone(), names: Arc::new(Names::of(bucket)), timeout: REQUEST_TIMEOUT }
     }
 
     /// The same bucket with another limit on each request; 5 s unless said.
@@ -138,56 +133,14 @@ impl Bucket {
         check_key(key).map_err(|why| EpError::bad_request(format!("{}: {why}", self.name())))?;
         // The grammar of keys and buckets needs no JSON escapes.
         let request = ["{\"last_by_subj\":\"$KV.", self.name(), ".", key, "\"}"].concat();
+        let unreadable =
+            |why: String| EpError::unavailable(format!("{}: {key} cannot be read: {why}", self.name()));
         let answer = self
             .connection
             .request_raw(self.names.get.clone(), None, Bytes::from(request), self.timeout)
             .await
-            .map_err(|failure| self.unreadable(key, &failure.to_string()))?;
-        self.parse_read(key, &answer.payload)
-    }
-
-    fn parse_read(&self, key: &str, answer: &[u8]) -> Result<LeaderRead, EpError> {
-        let answer: GetAnswer<'_> =
-            serde_json::from_slice(answer).map_err(|_| self.unreadable(key, "the answer is garbled"))?;
-        let message = match (answer.message, answer.error) {
-            (Some(message), None) => message,
-            (_, Some(error)) if error.err_code == NO_MESSAGE_FOUND => return Ok(LeaderRead::Absent),
-            (_, Some(error)) => return Err(self.unreadable(key, &error.to_string())),
-            (None, None) => return Err(self.unreadable(key, "the answer is empty")),
-        };
-        if !self.is_subject_of(&message.subject, key) || message.seq == 0 {
-            return Err(self.unreadable(key, "the answer is of another key"));
-        }
-        let revision = Revision(message.seq);
-        if let Some(headers) = &message.hdrs {
-            let headers = STANDARD
-                .decode(headers.as_bytes())
-                .map_err(|_| self.unreadable(key, "the answer's headers are garbled"))?;
-            if is_marker(&headers) {
-                return Ok(LeaderRead::Marker(revision));
-            }
-        }
-        let value = match &message.data {
-            Some(data) => STANDARD
-                .decode(data.as_bytes())
-                .map_err(|_| self.unreadable(key, "the answer's value is garbled"))?,
-            None => Vec::new(),
-        };
-        let stored_at =
-            parse_time(&message.time).ok_or_else(|| self.unreadable(key, "the answer's time is garbled"))?;
-        Ok(LeaderRead::Value(Entry { value: value.into(), revision, stored_at }))
-    }
-
-    fn is_subject_of(&self, subject: &str, key: &str) -> bool {
-        subject
-            .strip_prefix("$KV.")
-            .and_then(|rest| rest.strip_prefix(self.name()))
-            .and_then(|rest| rest.strip_prefix('.'))
-            == Some(key)
-    }
-
-    fn unreadable(&self, key: &str, why: &str) -> EpError {
-        EpError::unavailable(format!("{}: {key} cannot be read: {why}", self.name()))
+            .map_err(|failure| unreadable(failure.to_string()))?;
+        self.names.parse_read(key, &answer.payload).map_err(unreadable)
     }
 
     /// As [`Self::leader_read`], but a marker on an authority key is `failed-precondition`.
@@ -250,27 +203,18 @@ impl Bucket {
         }
         let subject = ["$KV.", self.name(), ".", key].concat();
         headers.insert(EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(expected.0));
-        match self.connection.request_raw(subject.into(), Some(headers), value, self.timeout).await {
-            Ok(answer) => self.parse_ack(key, &answer.payload),
-            Err(failure) => self.ambiguous(key, &failure.to_string()),
+        let outcome =
+            match self.connection.request_raw(subject.into(), Some(headers), value, self.timeout).await {
+                Ok(answer) => self.names.parse_ack(&answer.payload),
+                Err(failure) => WriteOutcome::Ambiguous(failure.to_string()),
+            };
+        match outcome {
+            WriteOutcome::Ambiguous(why) => WriteOutcome::Ambiguous(format!(
+                "{}: {key} may or may not have been written: {why}",
+                self.name()
+            )),
+            sure => sure,
         }
-    }
-
-    fn parse_ack(&self, key: &str, answer: &[u8]) -> WriteOutcome {
-        match serde_json::from_slice::<PubAck<'_>>(answer) {
-            Ok(PubAck { error: Some(error), .. }) => match error.err_code {
-                WRONG_LAST_SEQUENCE | WRONG_LAST_SEQUENCE_CONSTANT => WriteOutcome::Lost,
-                _ => self.ambiguous(key, &error.to_string()),
-            },
-            Ok(PubAck { stream, seq, error: None }) if stream == self.names.stream && seq > 0 => {
-                WriteOutcome::Written(Revision(seq))
-            }
-            Ok(_) | Err(_) => self.ambiguous(key, "the answer is no acknowledgement of this store"),
-        }
-    }
-
-    fn ambiguous(&self, key: &str, why: &str) -> WriteOutcome {
-        WriteOutcome::Ambiguous(format!("{}: {key} may or may not have been written: {why}", self.name()))
     }
 
     /// Keys under a subject filter below the bucket (`natkey.>`), by STREAM.INFO pages; no consumer. Markers
@@ -317,6 +261,70 @@ impl std::fmt::Debug for Bucket {
     }
 }
 
+// === impl Names ===
+
+impl Names {
+    fn of(bucket: &str) -> Self {
+        Self {
+            bucket: bucket.to_owned(),
+            stream: format!("KV_{bucket}"),
+            get: format!("$JS.API.STREAM.MSG.GET.KV_{bucket}").into(),
+        }
+    }
+
+    /// Reads a `STREAM.MSG.GET` answer; the error says what is wrong with it.
+    fn parse_read(&self, key: &str, answer: &[u8]) -> Result<LeaderRead, String> {
+        let answer: GetAnswer<'_> = serde_json::from_slice(answer).map_err(|_| "the answer is garbled")?;
+        let message = match (answer.message, answer.error) {
+            (Some(message), None) => message,
+            (_, Some(error)) if error.err_code == NO_MESSAGE_FOUND => return Ok(LeaderRead::Absent),
+            (_, Some(error)) => return Err(error.to_string()),
+            (None, None) => return Err("the answer is empty".into()),
+        };
+        if !self.is_subject_of(&message.subject, key) || message.seq == 0 {
+            return Err("the answer is of another key".into());
+        }
+        let revision = Revision(message.seq);
+        if let Some(headers) = &message.hdrs {
+            let headers =
+                STANDARD.decode(headers.as_bytes()).map_err(|_| "the answer's headers are garbled")?;
+            if is_marker(&headers) {
+                return Ok(LeaderRead::Marker(revision));
+            }
+        }
+        let value = match &message.data {
+            Some(data) => STANDARD.decode(data.as_bytes()).map_err(|_| "the answer's value is garbled")?,
+            None => Vec::new(),
+        };
+        let stored_at = parse_time(&message.time).ok_or("the answer's time is garbled")?;
+        Ok(LeaderRead::Value(Entry { value: value.into(), revision, stored_at }))
+    }
+
+    fn is_subject_of(&self, subject: &str, key: &str) -> bool {
+        subject
+            .strip_prefix("$KV.")
+            .and_then(|rest| rest.strip_prefix(self.bucket.as_str()))
+            .and_then(|rest| rest.strip_prefix('.'))
+            == Some(key)
+    }
+
+    /// Reads a publish acknowledgement.
+    fn parse_ack(&self, answer: &[u8]) -> WriteOutcome {
+        match serde_json::from_slice::<PubAck<'_>>(answer) {
+            Ok(PubAck { error: Some(error), .. }) => match error.err_code {
+                WRONG_LAST_SEQUENCE | WRONG_LAST_SEQUENCE_CONSTANT => WriteOutcome::Lost,
+                _ => WriteOutcome::Ambiguous(error.to_string()),
+            },
+            Ok(PubAck { stream, seq, error: None }) if stream == self.stream && seq > 0 => {
+                WriteOutcome::Written(Revision(seq))
+            }
+            Ok(_) | Err(_) => {
+                WriteOutcome::Ambiguous("the answer is no acknowledgement of this store".into())
+            }
+        }
+    }
+}
+
 // === what a message says ===
 
 /// The grammar of KV keys: no wildcard, no empty token, nothing that a subject or JSON would have to escape.
@@ -353,7 +361,73 @@ fn parse_time(text: &str) -> Option<UnixMillis> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn read(answer: &str) -> Result<LeaderRead, String> {
+        Names::of("b").parse_read("k", answer.as_bytes())
+    }
+
+    #[test]
+    fn an_answer_is_a_value_a_marker_an_absence_or_a_failure() {
+        let time = r#""time":"2026-01-02T03:04:05Z""#;
+        let marker = STANDARD.encode("NATS/1.0\r\nKV-Operation: DEL\r\n\r\n");
+        let value = read(&format!(r#"{{"message":{{"subject":"$KV.b.k","seq":7,"data":"e30=",{time}}}}}"#));
+        let LeaderRead::Value(entry) = value.unwrap() else { panic!("a value") };
+        assert_eq!((&*entry.value, entry.revision), (&b"{}"[..], Revision(7)));
+        assert_eq!(
+            read(&format!(r#"{{"message":{{"subject":"$KV.b.k","seq":7,"hdrs":"{marker}",{time}}}}}"#)),
+            Ok(LeaderRead::Marker(Revision(7)))
+        );
+        assert_eq!(
+            read(r#"{"error":{"code":404,"err_code":10037,"description":"no message found"}}"#),
+            Ok(LeaderRead::Absent)
+        );
+        for bad in [
+            "",
+            "{}",
+            "[]",
+            r#"{"error":{"code":503,"err_code":10008}}"#,
+            r#"{"error":{}}"#,
+            &format!(r#"{{"message":{{"subject":"$KV.b.other","seq":7,{time}}}}}"#),
+            &format!(r#"{{"message":{{"subject":"$KV.b.k","seq":0,{time}}}}}"#),
+            &format!(r#"{{"message":{{"subject":"$KV.b.k","seq":7,"data":"!",{time}}}}}"#),
+            &format!(r#"{{"message":{{"subject":"$KV.b.k","seq":7,"hdrs":"!",{time}}}}}"#),
+            r#"{"message":{"subject":"$KV.b.k","seq":7,"time":"x"}}"#,
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_the_two_codes_of_a_wrong_last_sequence_are_a_lost_race() {
+        let ack = |answer: &str| Names::of("b").parse_ack(answer.as_bytes());
+        assert_eq!(ack(r#"{"stream":"KV_b","seq":3}"#), WriteOutcome::Written(Revision(3)));
+        for lost in [10071, 10164] {
+            assert_eq!(ack(&format!(r#"{{"error":{{"code":400,"err_code":{lost}}}}}"#)), WriteOutcome::Lost);
+        }
+        for ambiguous in [
+            "",
+            "{}",
+            r#"{"stream":"KV_other","seq":3}"#,
+            r#"{"stream":"KV_b","seq":0}"#,
+            r#"{"stream":"KV_b"}"#,
+            r#"{"error":{"code":400,"err_code":10077}}"#,
+            r#"{"error":{"code":400,"description":"wrong last sequence: 4"}}"#,
+            r#"{"stream":"KV_b","seq":3,"error":{"err_code":10023}}"#,
+        ] {
+            assert!(matches!(ack(ambiguous), WriteOutcome::Ambiguous(_)), "{ambiguous}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_of_any_shape_is_taken_for_a_success(answer in proptest::collection::vec(any::<u8>(), 0..256)) {
+            prop_assert!(Names::of("b").parse_read("k", &answer).is_err());
+            prop_assert!(matches!(Names::of("b").parse_ack(&answer), WriteOutcome::Ambiguous(_)));
+        }
+    }
 
     #[test]
     fn keys_name_one_row_and_nothing_else() {

@@ -222,3 +222,65 @@ fn cannot_connect(label: &str, kind: ConnectErrorKind) -> EpError {
     };
     EpError::unavailable(format!("{label}: cannot connect to the broker: {kind}{remedy}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use cotal_trust::{jwt::decode_verified, nkey::verify, system::SystemEntropy};
+    use cotal_wire::{Account, Rules, UnixMillis};
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    struct SetClock(Mutex<u64>);
+
+    impl Clock for SetClock {
+        fn now_millis(&self) -> UnixMillis {
+            UnixMillis(*self.0.lock() * 1000)
+        }
+    }
+
+    fn self_minted(ttl_secs: Option<u64>, clock: &Arc<SetClock>) -> Credential {
+        let permissions = Permissions {
+            publish: Rules { allow: vec!["$JS.API.INFO".into()], deny: vec![] },
+            subscribe: Rules { allow: vec!["_INBOX_x.>".into()], deny: vec![] },
+        };
+        Credential::SelfMinted(SelfMinted {
+            user: Seed::generate(&SystemEntropy),
+            account: DataAccount {
+                account: Seed::<Account>::generate(&SystemEntropy).public().clone(),
+                signing: Seed::generate(&SystemEntropy),
+            },
+            permissions,
+            tags: vec!["principal:local.x".into()],
+            ttl_secs,
+            clock: Arc::<SetClock>::clone(clock),
+        })
+    }
+
+    #[test]
+    fn each_session_presents_a_jwt_signed_at_that_moment_for_the_same_user() {
+        let clock = Arc::new(SetClock(Mutex::new(1_000)));
+        let credential = self_minted(Some(900), &clock);
+        let claims = |nonce: &[u8]| {
+            let auth = credential.present("cotal:auth-reader:main", nonce);
+            verify(credential.seed().public(), nonce, &auth.signature.unwrap()).unwrap();
+            decode_verified(&auth.jwt.unwrap()).unwrap()
+        };
+        let first = claims(b"n1");
+        assert_eq!((&first["iat"], &first["exp"]), (&1_000.into(), &1_900.into()));
+        assert_eq!(first["name"], "cotal:auth-reader:main");
+        assert_eq!(first["sub"], credential.seed().public().as_str());
+        assert_eq!(first["nats"]["pub"]["allow"], serde_json::json!(["$JS.API.INFO"]));
+        assert_eq!(first["nats"]["tags"], serde_json::json!(["principal:local.x"]));
+        *clock.0.lock() = 1_899;
+        let second = claims(b"n2");
+        assert_eq!((&second["sub"], &second["exp"]), (&first["sub"], &2_799.into()));
+    }
+
+    #[test]
+    fn a_plane_owned_credential_never_expires() {
+        let credential = self_minted(None, &Arc::new(SetClock(Mutex::new(1))));
+        let auth = credential.present("cotal:auth-scan:main", b"nonce");
+        assert!(decode_verified(&auth.jwt.unwrap()).unwrap().get("exp").is_none());
+    }
+}

@@ -123,11 +123,11 @@ async fn a_grant_that_names_nothing_never_reaches_the_broker() {
 #[tokio::test]
 async fn a_renewing_connection_outlives_its_credential_and_keeps_its_nkey_and_subscriptions() {
     let f = fixture().await;
-    let short = f.connector.clone().with_renewing_ttl(1);
+    let short = f.connector.clone().with_renewing_ttl(3);
     let connection = short.open("cotal:short:main".into(), &everything, Lifetime::Renewing).await.unwrap();
     let mut subscription = connection.subscribe("news", None).await.unwrap();
     let nkey = connection.user_nkey().clone();
-    wait_for(&connection, |state| matches!(state, ConnectionState::Connected(n) if n >= 3)).await;
+    wait_for(&connection, |state| matches!(state, ConnectionState::Connected(n) if n >= 2)).await;
     assert_eq!(whoami(&connection).await["user"], nkey.as_str());
     connection.flush().await.unwrap();
     f.open("teller").await.publish("news", &[], Bytes::from("still here")).await.unwrap();

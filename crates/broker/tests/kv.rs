@@ -180,3 +180,21 @@ async fn keys_are_those_under_the_filter_markers_included() {
     assert_eq!(bucket.keys("natkey.*").await.unwrap(), ["natkey.a", "natkey.b"]);
     assert!(bucket.keys("none.>").await.unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn keys_beyond_one_page_are_all_listed() {
+    // The broker names at most 100 000 subjects a page.
+    const KEYS: usize = 100_003;
+    let f = fixture().await;
+    let connection = f.open("test").await;
+    let mut config = support::kv_config("b");
+    config["storage"] = "memory".into();
+    support::create_stream(&connection, &config).await;
+    for n in 0..KEYS {
+        connection.publish(&format!("$KV.b.natkey.{n}"), &[], Bytes::new()).await.unwrap();
+    }
+    let bucket = Bucket::new(&connection, "b");
+    // The last is acknowledged when all before it are stored.
+    written(bucket.create("last", Bytes::new()).await);
+    assert_eq!(bucket.keys("natkey.>").await.unwrap().len(), KEYS);
+}

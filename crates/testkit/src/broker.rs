@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -147,13 +147,13 @@ impl NatsServer {
         assert!(ready, "nats-server did not start again:\n{}", self.log());
     }
 
-    /// SIGSTOP: it keeps its sockets and answers nothing. It has stopped when this returns: on a busy machine the
-    /// signal alone leaves it time to answer.
-    #[allow(clippy::expect_used, reason = "a test whose broker goes on proves nothing")]
+    /// SIGSTOP: it keeps its sockets and answers nothing. It has stopped when this returns: on a busy
+    /// machine the signal alone leaves it time to answer.
+    #[allow(clippy::expect_used, reason = "a test whose broker is not stopped proves nothing")]
     pub fn pause(&self) {
         self.signal(Signal::STOP);
-        let pid = Pid::from_child(&self.child);
-        waitpid(Some(pid), WaitOptions::UNTRACED).expect("wait for nats-server to stop");
+        waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT)
+            .expect("wait for the stop");
     }
 
     /// SIGCONT.
