@@ -1,6 +1,6 @@
 //! `cotal auth-service`: one space's service as a process (contract 05 §14).
 
-use std::{future::Future, path::Path, sync::Arc, time::Duration};
+use std::{future::Future, io::Write as _, path::Path, sync::Arc, time::Duration};
 
 use cotal_callout::{CalloutLimits, ConnectLimits};
 use cotal_trust::system::{SystemClock, SystemEntropy};
@@ -68,9 +68,16 @@ impl AuthServiceRuntimeOptions {
             root: Root::discover(&std::env::current_dir()?)?,
             startup_hold_ms: std::env::var(STARTUP_HOLD).ok(),
             secret_store: std::env::var(SECRET_STORE).ok(),
-            announce: Arc::new(|line| println!("{line}")),
+            announce: stdout_line(),
         })
     }
+}
+
+/// One line on standard output; a closed one stops nothing.
+pub fn stdout_line() -> Arc<dyn Fn(&str) + Send + Sync> {
+    Arc::new(|line| {
+        let _ = writeln!(std::io::stdout(), "{line}");
+    })
 }
 
 /// Why the daemon ended with status 1: one sentence for standard error.
@@ -134,10 +141,13 @@ async fn serve(
     // A file left by a start that crashed would say ready for one that is not.
     Discovery::remove(&state_dir).map_err(DaemonError::of)?;
     let server = flags.server.clone();
-    let starting = async {
-        if let Some(hold) = hold {
-            tokio::time::sleep(hold).await;
+    if let Some(hold) = hold {
+        tokio::select! {
+            () = tokio::time::sleep(hold) => {}
+            () = shutdown.as_mut() => return Ok(()),
         }
+    }
+    let starting = async {
         context::start(ContextInputs {
             space: flags.space,
             servers: flags.server,
@@ -156,9 +166,14 @@ async fn serve(
         .await
         .map_err(DaemonError::of)
     };
+    tokio::pin!(starting);
     let service = tokio::select! {
-        started = starting => started?,
-        () = shutdown.as_mut() => return Ok(()),
+        started = starting.as_mut() => started?,
+        // What a start has opened, only its end can close.
+        () = shutdown.as_mut() => return match starting.await {
+            Ok(service) => service.close().await.map_err(DaemonError::of),
+            Err(_) => Ok(()),
+        },
     };
     let announced = announce(&service, &state_dir, &server, options);
     let end = match &announced {

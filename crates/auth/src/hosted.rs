@@ -1,6 +1,7 @@
 //! `start_auth_service`: one space's service inside a host (contract 05 §15.1).
 
 use std::{
+    io::Write as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -124,9 +125,11 @@ impl AuthServiceInputs {
     }
 }
 
-/// Standard error, one line a connect.
+/// Standard error, one line a connect; a closed one stops nothing.
 pub(crate) fn stderr_log() -> CalloutLog {
-    Arc::new(|line| eprintln!("{line}"))
+    Arc::new(|line| {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    })
 }
 
 /// Starts one space's service. Everything that it opened is closed again when a step fails.

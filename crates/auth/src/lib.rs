@@ -23,7 +23,7 @@ pub use capability::Capability;
 pub use context::{CalloutLog, StartError};
 pub use daemon::{
     AuthServiceArgs, AuthServiceRuntimeOptions, DaemonError, SECRET_STORE, STARTUP_HOLD, run_auth_service,
-    run_auth_service_until,
+    run_auth_service_until, stdout_line,
 };
 pub use handle::{AuthService, CloseError, End, Readiness};
 pub use hosted::{AuthServiceInputs, HostedContext, start_auth_service};

@@ -9,10 +9,10 @@
 
 mod stage;
 
-use cotal_auth::{AuthServiceArgs, Readiness, StartError, start_auth_service};
+use cotal_auth::{AuthServiceArgs, End, Readiness, StartError, start_auth_service};
 use serde_json::json;
 
-use stage::{Daemon, Stage, error_of, root_credential};
+use stage::{Daemon, Stage, error_of, root_credential, run_until_told};
 
 #[tokio::test]
 async fn a_person_exchanges_connects_within_the_grant_and_is_refused_after_a_revoke() {
@@ -179,6 +179,40 @@ async fn a_hosted_context_ends_with_every_connection_accounted_for() {
     let inventory = service.closed().await;
     assert!(inventory.len() >= 3 && inventory.iter().all(|owned| owned.ended), "{inventory:?}");
     stage.refused(Some("x")).await;
+}
+
+#[tokio::test]
+async fn a_context_whose_broker_is_gone_for_good_says_so_and_closes_itself() {
+    let mut stage = Stage::start().await;
+    let service = start_auth_service(stage.inputs()).await.unwrap();
+    stage.space.server.kill();
+    // Nothing listens any more: only the pauses between attempts are left to wait for.
+    tokio::time::pause();
+    assert_eq!(service.ended().await, End::BrokerClosed);
+    assert!(matches!(service.readiness(), Readiness::Unavailable { .. }));
+    let inventory = service.closed().await;
+    assert!(inventory.iter().all(|owned| owned.ended), "{inventory:?}");
+    let addr = service.url().strip_prefix("http://").unwrap();
+    assert!(tokio::net::TcpStream::connect(addr).await.is_err(), "the listeners are closed");
+}
+
+#[tokio::test]
+async fn a_daemon_whose_broker_is_gone_for_good_fails_and_leaves_no_discovery_file() {
+    let mut stage = Stage::start().await;
+    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
+    stage.space.server.kill();
+    tokio::time::pause();
+    let error = daemon.ended().await.unwrap_err().to_string();
+    assert_eq!(error, "auth-service: the broker connection closed");
+    assert!(stage.discovery().is_none());
+}
+
+#[tokio::test]
+async fn a_daemon_told_to_stop_while_it_starts_leaves_nothing_behind() {
+    let stage = Stage::start().await;
+    run_until_told(&stage, std::future::ready(())).await.unwrap();
+    assert!(stage.discovery().is_none());
+    stage.refused(Some("nobody answers")).await;
 }
 
 #[tokio::test]

@@ -1,7 +1,5 @@
 //! `cotal auth-service`: the auth service of a space in the foreground (contract 05 §14).
 
-use std::sync::Arc;
-
 use cotal_auth::AuthServiceRuntimeOptions;
 
 use crate::{context::Context, exchange_flags::ExchangeFlags, outcome::CliError};
@@ -42,7 +40,7 @@ pub async fn run(args: AuthServiceArgs, ctx: &Context) -> Result<(), CliError> {
         root: ctx.root.clone(),
         startup_hold_ms: ctx.env(cotal_auth::STARTUP_HOLD),
         secret_store: ctx.env(cotal_auth::SECRET_STORE),
-        announce: Arc::new(|line| println!("{line}")),
+        announce: cotal_auth::stdout_line(),
     };
     cotal_auth::run_auth_service(&args.into(), None, &options)
         .await

@@ -281,10 +281,22 @@ impl Daemon {
         read(self.http.get(url).send().await.unwrap()).await
     }
 
+    /// The end that comes by itself.
+    pub(crate) async fn ended(self) -> Result<(), DaemonError> {
+        let Self { ended, stop: _told_to_stop_only_when_dropped, .. } = self;
+        ended.await.unwrap()
+    }
+
     pub(crate) async fn stop(self) -> Result<(), DaemonError> {
         let _ = self.stop.send(());
         self.ended.await.unwrap()
     }
+}
+
+/// Runs a daemon in place until it is told to stop.
+pub(crate) async fn run_until_told(stage: &Stage, told: impl Future<Output = ()>) -> Result<(), DaemonError> {
+    let args = of_stage(stage, AuthServiceArgs::default());
+    run_auth_service_until(&args, None, &options(stage, None), told).await
 }
 
 /// What a daemon that does not start says.
