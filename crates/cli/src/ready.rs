@@ -3,6 +3,7 @@
 
 use std::{
     future::Future,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -13,7 +14,11 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{context::Context, daemon::Running, outcome::CliError};
+use crate::{
+    context::Context,
+    daemon::{Running, pid_is_alive},
+    outcome::CliError,
+};
 
 /// How often readiness is asked for.
 const POLL: Duration = Duration::from_millis(200);
@@ -89,15 +94,25 @@ pub async fn greets(host: &str, port: u16) -> bool {
 }
 
 /// Waits until the auth service of this process has left its discovery file and answers `/health`.
-pub async fn auth_service(running: &mut Running, state_dir: &std::path::Path) -> Result<Discovery, CliError> {
+pub async fn auth_service(running: &mut Running, state_dir: &Path) -> Result<Discovery, CliError> {
     let pid = running.pid;
     wait_for(running, || async move {
-        match Discovery::load(state_dir)? {
-            Some(discovery) if discovery.pid == pid && healthy(&discovery.url).await => Ok(Some(discovery)),
-            _ => Ok(None),
-        }
+        // A file that does not read is an earlier service's: this one replaces it before it is ready.
+        let discovery = Discovery::load(state_dir).ok().flatten().filter(|found| found.pid == pid);
+        Ok(answering(discovery).await)
     })
     .await
+}
+
+/// An auth service that is ready right now, whoever started it.
+pub async fn found_auth_service(state_dir: &Path) -> Option<Discovery> {
+    let discovery = Discovery::load(state_dir).ok().flatten();
+    answering(discovery.filter(|found| pid_is_alive(found.pid) == Some(true))).await
+}
+
+async fn answering(discovery: Option<Discovery>) -> Option<Discovery> {
+    let discovery = discovery?;
+    healthy(&discovery.url).await.then_some(discovery)
 }
 
 /// Whether `GET <url>/health` answers 2xx.
@@ -108,11 +123,12 @@ pub async fn healthy(url: &str) -> bool {
 
 /// Waits until the development IdP publishes its keys.
 pub async fn dev_idp(running: &mut Running, ctx: &Context, pin: &IdpPin) -> Result<(), CliError> {
-    wait_for(running, || async {
-        let resolver = JwksResolver::new(&pin.jwks_uri, ctx.clock.clone())?;
-        Ok(resolver.probe().await.is_ok().then_some(()))
-    })
-    .await
+    wait_for(running, || async { Ok(publishes_keys(ctx, pin).await?.then_some(())) }).await
+}
+
+/// Whether an identity provider publishes its keys right now.
+pub async fn publishes_keys(ctx: &Context, pin: &IdpPin) -> Result<bool, CliError> {
+    Ok(JwksResolver::new(&pin.jwks_uri, ctx.clock.clone())?.probe().await.is_ok())
 }
 
 #[cfg(test)]

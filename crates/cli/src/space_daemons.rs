@@ -22,6 +22,11 @@ pub fn broker_store_dir(root: &Root) -> PathBuf {
     root.cotal_dir().join(BROKER_STORE)
 }
 
+/// The port of a rendered broker configuration: its first `port`, before any block.
+pub fn broker_port(config: &str) -> Option<u16> {
+    config.lines().find_map(|line| line.strip_prefix("port: "))?.parse().ok()
+}
+
 /// The broker of a root, which serves every space of it.
 pub fn broker(ctx: &Context, program: &Path) -> Daemon {
     let config = broker_config_path(&ctx.root);
@@ -62,5 +67,16 @@ fn of_this_program(
         arguments: marks.iter().cloned().chain(flags).map(Into::into).collect(),
         marks,
         directory: ctx.root.path().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_is_read_back_from_a_configuration() {
+        assert_eq!(broker_port("# x\nhost: 127.0.0.1\nport: 4333\nwebsocket {\n  port: 1\n}\n"), Some(4333));
+        assert_eq!(broker_port("websocket {\n  port: 1\n}\n"), None);
     }
 }

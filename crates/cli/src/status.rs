@@ -6,8 +6,10 @@ use cotal_ledger::Ledger;
 use cotal_trust::idp::IdpPin;
 use cotal_wire::{Actor, DerivedOwner, Space};
 use cotal_workspace::{
+    broker_config::DEFAULT_HOST,
+    file,
     material::{Discovery, load_idp_pin, load_owner_secret},
-    registry::{MeshEntry, MeshRegistry},
+    registry::MeshRegistry,
     secret_store::FsSecretStore,
 };
 use serde::Serialize;
@@ -104,18 +106,15 @@ pub async fn run(args: StatusArgs, ctx: &Context) -> Result<(), CliError> {
 async fn look(ctx: &Context, space: &Space) -> Result<Status, CliError> {
     let mut problems = Vec::new();
     let entry = MeshRegistry::new(ctx.home.clone()).get(space)?;
-    let here = entry.as_ref().filter(|entry| Path::new(&entry.root) == ctx.root.path());
-    if let (Some(entry), None) = (&entry, here) {
+    if let Some(entry) = entry.filter(|entry| Path::new(&entry.root) != ctx.root.path()) {
         problems.push(format!("space {:?} of this machine is that of {}", space.as_str(), entry.root));
     }
     let state_dir = ctx.root.user_auth_state_dir(space)?;
     let user_auth = ctx.root.is_user_auth(space)?;
-    let broker = look_at_broker(ctx, here, &mut problems).await;
+    let broker = look_at_broker(ctx, &mut problems).await?;
     let auth_service = look_at_service(ctx, space, &state_dir, &mut problems).await;
-    let dev_idp = space_daemons::dev_idp(ctx, space, 0, false);
-    let dev_idp = dev_idp.files.pid.exists().then(|| process(&dev_idp, &mut problems));
-
     let pin = load_idp_pin(&state_dir)?;
+    let dev_idp = look_at_dev_idp(ctx, space, pin.as_ref(), &mut problems).await?;
     let login = pin.as_ref().and_then(|pin| match login::cached_login(&ctx.home, &pin.url) {
         Ok(login) => login,
         Err(error) => {
@@ -163,18 +162,14 @@ fn process(daemon: &Daemon, problems: &mut Vec<String>) -> Process {
     }
 }
 
-async fn look_at_broker(ctx: &Context, entry: Option<&MeshEntry>, problems: &mut Vec<String>) -> Process {
+async fn look_at_broker(ctx: &Context, problems: &mut Vec<String>) -> Result<Process, CliError> {
     let mut broker = process(&space_daemons::broker(ctx, Path::new("nats-server")), problems);
-    if let Some(entry) = entry {
-        broker.url = Some(entry.server.clone());
-        let address = entry.server.rsplit_once("://").map_or(entry.server.as_str(), |(_, address)| address);
-        if let Some((host, port)) = address.rsplit_once(':')
-            && let Ok(port) = port.parse()
-        {
-            broker.answers = ready::greets(host, port).await;
-        }
+    let config = file::read_text(&space_daemons::broker_config_path(&ctx.root))?;
+    if let Some(port) = config.as_deref().and_then(|config| space_daemons::broker_port(config)) {
+        broker.url = Some(format!("nats://{DEFAULT_HOST}:{port}"));
+        broker.answers = ready::greets(DEFAULT_HOST, port).await;
     }
-    broker
+    Ok(broker)
 }
 
 async fn look_at_service(
@@ -198,6 +193,21 @@ async fn look_at_service(
         Err(error) => problems.push(error.to_string()),
     }
     service
+}
+
+/// The development IdP, when an `up` has left one here.
+async fn look_at_dev_idp(
+    ctx: &Context,
+    space: &Space,
+    pin: Option<&IdpPin>,
+    problems: &mut Vec<String>,
+) -> Result<Option<Process>, CliError> {
+    let daemon = space_daemons::dev_idp(ctx, space, 0, false);
+    let Some(pin) = pin.filter(|_| daemon.files.pid.exists()) else { return Ok(None) };
+    let mut seen = process(&daemon, problems);
+    seen.url = Some(pin.url.clone());
+    seen.answers = ready::publishes_keys(ctx, pin).await?;
+    Ok(Some(seen))
 }
 
 /// The owner of a login, on the machine that holds the owner secret.
@@ -234,8 +244,7 @@ fn text(status: &Status) -> String {
         line("public face", public.clone());
     }
     if let Some(dev_idp) = &status.dev_idp {
-        let running = if dev_idp.running == Some(true) { "running" } else { "not running" };
-        line("dev IdP", format!("{running} (not for production)"));
+        line("dev IdP", format!("{}, not for production", shown(dev_idp)));
     }
     line(
         "IdP",

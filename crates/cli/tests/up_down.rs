@@ -1,5 +1,7 @@
 //! `up`, `status` and `down` as an operator runs them: the real binary, a real broker, a real auth service.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot set its stage must fail")]
+
 use std::{
     io::{Read, Write},
     net::TcpListener,
@@ -76,11 +78,8 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        for entry in std::fs::read_dir(self.root().join(".cotal")).unwrap().flatten() {
-            let name = entry.file_name().into_string().unwrap();
-            if name.ends_with(".pid")
-                && let Some(pid) = self.pid(&name)
-            {
+        for name in [SERVICE, OTHER_SERVICE, BROKER, DEV_IDP] {
+            if let Some(pid) = self.pid(name) {
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
@@ -89,6 +88,8 @@ impl Drop for Machine {
 
 const BROKER: &str = "nats-server.pid";
 const SERVICE: &str = "auth-service.6d61696e.pid";
+const OTHER_SERVICE: &str = "auth-service.6f74686572.pid";
+const DEV_IDP: &str = "dev-idp.6d61696e.pid";
 
 /// An identity provider that publishes an empty key set: enough to be pinned.
 fn idp_with_keys() -> String {
@@ -183,6 +184,41 @@ fn a_space_comes_up_is_healed_and_goes_down() {
     let again = machine.json(&["down"]);
     assert!(again["stopped"].as_array().unwrap().iter().all(|stopped| stopped["outcome"] == "not-running"));
     assert_eq!(machine.json(&["status"])["broker"]["running"], false);
+}
+
+#[test]
+fn a_development_idp_comes_back_on_its_port_without_being_named_again() {
+    let machine = Machine::new();
+    let up = machine.up(&["--dev-idp", "--auto-approve", "--port", "0"]);
+    assert_eq!((up["started"].as_array().unwrap().len(), &up["idp"]["development"]), (3, &true.into()));
+    assert_eq!(machine.json(&["status"])["devIdp"]["answers"], true);
+    let pid = machine.pid(DEV_IDP).unwrap();
+    machine.json(&["down"]);
+    assert!(!is_alive(pid));
+    let again = machine.up(&[]);
+    assert_eq!((again["started"].as_array().unwrap().len(), &again["idp"]), (3, &up["idp"]));
+}
+
+#[test]
+fn an_auth_service_that_somebody_else_started_is_adopted() {
+    let machine = Machine::new();
+    let server = machine.first_up(&[])["server"].as_str().unwrap().to_owned();
+    let first = machine.pid(SERVICE).unwrap();
+    kill_process(first, Signal::TERM).unwrap();
+    wait_until("the first service is gone", || !is_alive(first));
+    std::fs::remove_file(machine.root().join(".cotal").join(SERVICE)).unwrap();
+    let mut unit = machine
+        .command(&["auth-service", "--space", "main", "--server", &server])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("the unit's service is ready", || machine.json(&["status"])["authService"]["answers"] == true);
+    let up = machine.up(&[]);
+    unit.kill().unwrap();
+    unit.wait().unwrap();
+    assert_eq!(up["started"], serde_json::json!([]));
+    assert!(machine.pid(SERVICE).is_none());
 }
 
 #[test]

@@ -47,7 +47,7 @@ impl Broker {
         let running = daemon.running()?;
         let config_path = space_daemons::broker_config_path(&ctx.root);
         let config = file::read_text(&config_path)?.map(|text| text.to_string());
-        let known = config.as_deref().and_then(port_of);
+        let known = config.as_deref().and_then(space_daemons::broker_port);
         let port = match choose_port(port, known, running.is_some()).map_err(CliError::Failed)? {
             Some(port) => port,
             None => free_port()?,
@@ -125,11 +125,6 @@ fn choose_port(asked: Option<u16>, known: Option<u16>, running: bool) -> Result<
     }
 }
 
-/// The port of a rendered configuration: its first `port`, before any block.
-fn port_of(config: &str) -> Option<u16> {
-    config.lines().find_map(|line| line.strip_prefix("port: "))?.parse().ok()
-}
-
 /// A port of the loopback that was free a moment ago.
 pub(super) fn free_port() -> Result<u16, CliError> {
     let bound = TcpListener::bind((DEFAULT_HOST, 0)).and_then(|listener| listener.local_addr());
@@ -196,12 +191,6 @@ mod tests {
                 "{asked:?} {known:?} {running}"
             );
         }
-    }
-
-    #[test]
-    fn the_port_is_read_back_from_a_configuration() {
-        assert_eq!(port_of("# x\nhost: 127.0.0.1\nport: 4333\nwebsocket {\n  port: 1\n}\n"), Some(4333));
-        assert_eq!(port_of("websocket {\n  port: 1\n}\n"), None);
     }
 
     #[test]

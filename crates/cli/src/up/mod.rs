@@ -32,6 +32,10 @@ use crate::{
     space_daemons,
 };
 
+/// Said when listener flags meet a service that runs already (contract 08 §4).
+const KEEPS_LISTENERS: &str =
+    "the auth service was running and keeps its listeners: `cotal down`, then this command, changes them";
+
 /// `cotal up`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -204,12 +208,21 @@ async fn bring_up(
         // Whatever served the space before has lost its broker, and its claim with it.
         space_daemons::auth_service(ctx, space, Vec::new()).stop().await?;
     }
-    let discovery = start_service(plan, ctx, &server, auth_timeout, &state_dir, started, progress).await?;
+    progress.step("waiting for the auth service");
+    let discovery = match ready::found_auth_service(&state_dir).await.filter(|_| !fresh) {
+        Some(discovery) => {
+            if plan.exchange.any() {
+                progress.note(KEEPS_LISTENERS);
+            }
+            discovery
+        }
+        None => start_service(plan, ctx, &server, auth_timeout, &state_dir, started).await?,
+    };
     mesh.record(ctx, &server, &material.idp, &discovery, auth_timeout, idp.development.as_ref())?;
     Ok(Up { server, discovery, material, dev_idp: idp.development.is_some() })
 }
 
-/// Starts the auth service, or adopts the one that runs: a running service keeps its listeners.
+/// Starts the auth service, or waits for one that is on its way up.
 async fn start_service(
     plan: &Plan,
     ctx: &Context,
@@ -217,7 +230,6 @@ async fn start_service(
     auth_timeout: Option<u64>,
     state_dir: &std::path::Path,
     started: &mut Started,
-    progress: &Progress<'_>,
 ) -> Result<Discovery, CliError> {
     let mut flags = vec!["--server".to_owned(), server.to_owned()];
     if let Some(seconds) = auth_timeout {
@@ -225,14 +237,7 @@ async fn start_service(
     }
     flags.extend(plan.exchange.to_arguments());
     let daemon = space_daemons::auth_service(ctx, &plan.space, flags);
-    let found = daemon.running()?;
-    progress.step("waiting for the auth service");
-    if let Some(mut running) = found {
-        if plan.exchange.any() {
-            progress.note(
-                "the auth service was running and keeps its listeners: `cotal down`, then this command, changes them",
-            );
-        }
+    if let Some(mut running) = daemon.running()? {
         return ready::auth_service(&mut running, state_dir).await;
     }
     ready::auth_service(started.start(&daemon, ctx)?, state_dir).await
