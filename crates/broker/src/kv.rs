@@ -70,7 +70,8 @@ pub enum WriteOutcome {
     Written(Revision),
     /// The condition did not hold (10071, 10164): nothing was written.
     Lost,
-    /// The answer did not come, or was an error that is not a lost race: it may have been written.
+    /// The answer did not come, or was an error that is not a lost race: it may have been written, and it may still
+    /// be on its way. A read that finds nothing proves nothing; a later conditional write queues behind it.
     Ambiguous(String),
 }
 
