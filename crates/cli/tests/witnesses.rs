@@ -110,7 +110,8 @@ async fn a_python_client_is_confined_as_the_template_says_and_reads_its_own_deni
     let allowed = |kind: &str, subject: &str| answer[kind][subject].is_null();
     assert!(allowed("publish", &format!("{me}.general")), "{answer}");
     assert!(allowed("subscribe", "cotal.main.chat.*.*.team.>"), "{answer}");
-    for subject in [format!("{me}.secret"), "$SYS.REQ.USER.AUTH".into(), "$KV.cotal_auth_main.gate.x".into()] {
+    for subject in [format!("{me}.secret"), "$SYS.REQ.USER.AUTH".into(), "$KV.cotal_auth_main.gate.x".into()]
+    {
         let refusal = answer["publish"][&subject].as_str().context(subject.clone())?.to_lowercase();
         assert!(refusal.contains("permissions violation"), "{subject}: {refusal}");
     }
@@ -122,7 +123,10 @@ async fn a_python_client_is_confined_as_the_template_says_and_reads_its_own_deni
     stage.ok(&["actor", "revoke", "cli", "--sub", &sub])?;
     let denied = ask_python(&packages, "connect.py", &order)?;
     assert_eq!(denied["connected"], false, "a revoked grant must bite at the next connect");
-    assert!(denied["error"].as_str().is_some_and(|e| e.to_lowercase().contains("authorization violation")), "{denied}");
+    assert!(
+        denied["error"].as_str().is_some_and(|e| e.to_lowercase().contains("authorization violation")),
+        "{denied}"
+    );
     Ok(())
 }
 
@@ -135,8 +139,12 @@ async fn foreign_jose_libraries_verify_a_bearer_against_the_published_keys() -> 
     let stage = Stage::new(COTAL)?;
     let (space, _) = space_with_ada(&stage).await?;
     let bearer = stage.exchange_human(&space, "cli").await?.map_err(anyhow::Error::msg)?;
-    let jwks: Value =
-        http_client(Duration::from_secs(5))?.get(format!("{}/jwks", space.discovery.url)).send().await?.json().await?;
+    let jwks: Value = http_client(Duration::from_secs(5))?
+        .get(format!("{}/jwks", space.discovery.url))
+        .send()
+        .await?
+        .json()
+        .await?;
     let order =
         json!({ "jwks": jwks, "token": bearer.token, "issuer": "urn:cotal:auth:main", "audience": "main" });
 
@@ -240,7 +248,8 @@ async fn login_exchange_and_connect_work_against_a_real_better_auth_server() -> 
     let (sub, printed) = stage.login(&idp.base, async |code| idp.approve(code).await).await?;
     assert!(printed.contains(&sub), "the login names the subject: {printed}");
 
-    let refusal = stage.exchange_human(&space, "cli").await?.err().context("an ungranted person was served")?;
+    let refusal =
+        stage.exchange_human(&space, "cli").await?.err().context("an ungranted person was served")?;
     assert!(refusal.starts_with("401 "), "{refusal}");
     grant(&stage, &sub)?;
     let bearer = stage.exchange_human(&space, "cli").await?.map_err(anyhow::Error::msg)?;
