@@ -124,13 +124,13 @@ async fn tour(stage: &Stage) -> Result<()> {
     show(
         "publish",
         &format!("{me}.general"),
-        client.try_publish(&format!("{me}.general"), b"hello").await,
+        &client.try_publish(&format!("{me}.general"), b"hello").await,
         true,
     )?;
     show(
         "publish",
         &format!("{me}.secrets"),
-        client.try_publish(&format!("{me}.secrets"), b"hello").await,
+        &client.try_publish(&format!("{me}.secrets"), b"hello").await,
         false,
     )?;
     let other = format!("cotal.{}.chat.{}.somebody.general", space.name, person.owner);
