@@ -39,6 +39,11 @@ const KILLS: usize = 200;
 /// Actors under load: enough that no connect limit is met.
 const ACTORS: usize = 40;
 
+/// Clients at work at the same time.
+const WORKERS: usize = 24;
+/// A client gives up on a service that is gone, rather than wait for the broker to.
+const PATIENCE: Duration = Duration::from_millis(400);
+
 struct Member {
     owner: String,
     actor: String,
@@ -52,7 +57,7 @@ async fn two_hundred_kills_under_load_lose_no_issuance_row_and_tear_none() -> Re
     let space = TestSpace::start("kills", "http://127.0.0.1:9/api/auth").await;
     let members = grant(&space)?;
     let stopping = Arc::new(AtomicBool::new(false));
-    let load: Vec<_> = (0..8)
+    let load: Vec<_> = (0..WORKERS)
         .map(|worker| {
             let (members, stopping) = (members.clone(), stopping.clone());
             let (url, state_dir) = (space.server.url(), space.state_dir.clone());
@@ -62,12 +67,11 @@ async fn two_hundred_kills_under_load_lose_no_issuance_row_and_tear_none() -> Re
                 let mut turn = worker;
                 while !stopping.load(Ordering::Relaxed) {
                     let member = &members[turn % members.len()];
-                    turn += 8;
+                    turn += WORKERS;
                     // Each step may meet a service that is gone; that is the point.
-                    if turn % 5 == 0 || member.bearer.lock().is_none() {
-                        if let Some(bearer) = exchange(&http, &state_dir, member).await {
-                            *member.bearer.lock() = Some(bearer);
-                        }
+                    let stale = turn % 5 == 0 || member.bearer.lock().is_none();
+                    if stale && let Some(bearer) = exchange(&http, &state_dir, member).await {
+                        *member.bearer.lock() = Some(bearer);
                     }
                     let Some(bearer) = member.bearer.lock().clone() else { continue };
                     let nonce = format!("kills-{turn:08}");
@@ -87,7 +91,7 @@ async fn two_hundred_kills_under_load_lose_no_issuance_row_and_tear_none() -> Re
         let mut service = start(&space, &log)?;
         ready(&mut service, &space).await?;
         // From right after readiness to deep in the load, never twice the same.
-        tokio::time::sleep(Duration::from_millis((kill as u64 * 37) % 160)).await;
+        tokio::time::sleep(Duration::from_millis((kill as u64 * 37) % 200)).await;
         service.kill()?;
         service.wait()?;
     }
