@@ -90,8 +90,12 @@ async fn two_hundred_kills_under_load_lose_no_issuance_row_and_tear_none() -> Re
     for kill in 0..KILLS {
         let mut service = start(&space, &log)?;
         ready(&mut service, &space).await?;
-        // From right after readiness to deep in the load, never twice the same.
-        tokio::time::sleep(Duration::from_millis((kill as u64 * 37) % 200)).await;
+        // From right after readiness to deep in the load, never twice at the same moment.
+        let (served, wanted, since) = (connects(&members), kill % 7, Instant::now());
+        while connects(&members) < served + wanted && since.elapsed() < Duration::from_millis(600) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        tokio::time::sleep(Duration::from_millis((kill as u64 * 37) % 60)).await;
         service.kill()?;
         service.wait()?;
     }
@@ -136,6 +140,10 @@ fn grant(space: &TestSpace) -> Result<Arc<Vec<Member>>> {
         })
         .collect::<Result<Vec<_>>>()?;
     Ok(Arc::new(members))
+}
+
+fn connects(members: &[Member]) -> usize {
+    members.iter().map(|m| m.connected.load(Ordering::Relaxed)).sum()
 }
 
 fn start(space: &TestSpace, log: &std::path::Path) -> Result<Child> {
@@ -208,7 +216,7 @@ async fn account(space: &TestSpace, members: &[Member], log: &str) -> Result<()>
         *rows_of.entry(format!("{}.{}", row.owner, row.actor)).or_default() += 1;
         rows.insert(row.user.to_string());
     }
-    let connected: usize = members.iter().map(|m| m.connected.load(Ordering::Relaxed)).sum();
+    let connected = connects(members);
     for member in members {
         let principal = format!("{}.{}", member.owner, member.actor);
         let (rows, connected) =
