@@ -159,9 +159,9 @@ impl Lane {
         if bearer.act.view == Some(View::ServiceEndpoint) {
             return Err(Denial::Permit(PermitRefusal::NoServiceEndpoints.to_string()).into());
         }
-        self.authorize_actor(&bearer).await?;
-        progress.enter(Step::Ledger)?;
-        self.parts.reader.authorize_connect(&bearer).await.map_err(|e| Denial::Credential(e.message))?;
+        let (actor, credential) = self.authority(&bearer).await;
+        actor?;
+        credential.map_err(|error| Denial::Credential(error.message))?;
 
         progress.enter(Step::Policy)?;
         let nonce = ConnId::parse(&opened.name).map_err(|_| Denial::NoNonce)?;
@@ -233,6 +233,15 @@ impl Lane {
             .map_err(|error: LedgerError| Denial::Ledger(error.to_string()))
     }
 
+    /// Both arms of rule 9, side by side: the disk and the store do not wait for each other. The caller refuses in the
+    /// contract's order, the ledger first.
+    async fn authority(
+        self: &Arc<Self>,
+        bearer: &Arc<VerifiedBearer>,
+    ) -> (Result<(), Denial>, Result<(), EpError>) {
+        future::join(self.authorize_actor(bearer), self.parts.reader.authorize_connect(bearer)).await
+    }
+
     async fn permit(
         self: &Arc<Self>,
         bearer: &Arc<VerifiedBearer>,
@@ -269,8 +278,7 @@ impl Lane {
 
     /// Both arms of connect authority once more, so that a revocation cannot slip between check and record.
     async fn recheck(self: &Arc<Self>, bearer: &Arc<VerifiedBearer>) -> Result<(), Denial> {
-        let (actor, credential) =
-            future::join(self.authorize_actor(bearer), self.parts.reader.authorize_connect(bearer)).await;
+        let (actor, credential) = self.authority(bearer).await;
         actor.map_err(|denial| Denial::Revoked(denial.to_string()))?;
         credential.map_err(|error| Denial::Revoked(error.message))
     }
