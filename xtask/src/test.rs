@@ -16,11 +16,14 @@ pub(crate) struct Arguments {
     only_tests: bool,
 }
 
-/// Crates whose tests stand on a broker: what the matrix repeats.
-const BROKER_CRATES: [&str; 5] = ["cotal-broker", "cotal-authority", "cotal-callout", "cotal-auth", "cotal"];
+/// What the matrix repeats on every version: the packages whose tests stand on a broker.
+const BROKER_PACKAGES: [&str; 5] =
+    ["cotal-broker", "cotal-authority", "cotal-callout", "cotal-auth", "cotal"];
+/// What every run repeats on every version: the file that proves that what is minted here is accepted.
+const MINTED: &str = "minted";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let versions = nats_server::versions(arguments.matrix);
+    let versions = nats_server::versions(true);
     for version in &versions {
         nats_server::ensure(version)?;
     }
@@ -30,13 +33,45 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let log = repository::root().join("target").join("xtask-test.log");
     let _ = std::fs::remove_file(&log);
-    tests(&versions[0], &["--workspace"], &witnesses, &log)?;
-    for version in &versions[1..] {
-        let packages: Vec<&str> = BROKER_CRATES.into_iter().flat_map(|name| ["-p", name]).collect();
-        tests(version, &packages, &witnesses, &log)?;
+    for (n, version) in versions.iter().enumerate() {
+        let choice = match n {
+            0 => Choice::All,
+            _ if arguments.matrix => Choice::Broker,
+            _ => Choice::Minted,
+        };
+        tests(version, choice, &witnesses, &log)?;
     }
     step::run("doc tests", step::cargo().args(["test", "--workspace", "--doc", "--locked"]))?;
     scan::for_secrets(&log)
+}
+
+/// Which tests run on a version.
+#[derive(Debug, Clone, Copy)]
+enum Choice {
+    All,
+    Broker,
+    Minted,
+}
+
+impl Choice {
+    /// The arguments of `cargo nextest run`: always the whole workspace's build, so that nothing is built twice.
+    fn for_nextest(self) -> Vec<String> {
+        let filter = match self {
+            Self::All => return vec![],
+            Self::Broker => BROKER_PACKAGES.map(|name| format!("package(={name})")).join(" + "),
+            Self::Minted => format!("binary(={MINTED})"),
+        };
+        vec!["-E".to_owned(), filter]
+    }
+
+    /// The arguments of `cargo test`.
+    fn for_cargo_test(self) -> Vec<String> {
+        match self {
+            Self::All => vec!["--workspace".into(), "--all-targets".into()],
+            Self::Broker => BROKER_PACKAGES.iter().flat_map(|name| ["-p".into(), (*name).into()]).collect(),
+            Self::Minted => vec!["--workspace".into(), "--test".into(), MINTED.into()],
+        }
+    }
 }
 
 fn lint() -> Result<()> {
@@ -67,16 +102,15 @@ fn lint() -> Result<()> {
 }
 
 /// Unit and integration tests on one broker version; what they print is kept for the scan.
-fn tests(version: &str, packages: &[&str], witnesses: &witnesses::Witnesses, log: &Path) -> Result<()> {
-    let mut command = if step::is_available("cargo", &["nextest", "--version"]) {
-        let mut command = step::cargo();
-        command.args(["nextest", "run", "--no-fail-fast", "--locked"]).args(packages);
+fn tests(version: &str, choice: Choice, witnesses: &witnesses::Witnesses, log: &Path) -> Result<()> {
+    let mut command = step::cargo();
+    if step::is_available("cargo", &["nextest", "--version"]) {
         command
+            .args(["nextest", "run", "--no-fail-fast", "--locked", "--workspace"])
+            .args(choice.for_nextest());
     } else {
-        let mut command = step::cargo();
-        command.args(["test", "--no-fail-fast", "--locked", "--all-targets"]).args(packages);
-        command
-    };
+        command.args(["test", "--no-fail-fast", "--locked"]).args(choice.for_cargo_test());
+    }
     witnesses.describe_to(&mut command);
     command.env("COTAL_TEST_NATS_VERSION", version).env("COTAL_NATS_SERVER", nats_server::binary(version));
     scan::tee(&format!("tests on nats-server {version}"), &mut command, log)
