@@ -104,6 +104,8 @@ struct Tables {
     actors: Table,
     owners: Table,
     hosts: Table,
+    /// When every host that was refused so far has a token again, in milliseconds; 0 when none was.
+    quiet_at: u64,
 }
 
 struct Table {
@@ -112,7 +114,7 @@ struct Table {
     buckets: LruCache<Box<str>, Bucket>,
 }
 
-/// What was left at the last spend.
+/// What was left at the last spend, or when the clock was last seen to have stepped back.
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
     units: u64,
@@ -126,6 +128,7 @@ impl Limiter {
             actors: Table::new(limits.per_actor_per_minute),
             owners: Table::new(limits.per_owner_per_minute),
             hosts: Table::new(limits.per_host_per_minute),
+            quiet_at: 0,
         };
         Self { clock, tables: Mutex::new(tables) }
     }
@@ -147,17 +150,40 @@ impl Limiter {
         let mut tables = self.tables.lock();
         let now = self.clock.now_millis();
         if let Some(wait) = tables.hosts.wait_millis(host, now) {
+            tables.quiet_at = tables.quiet_at.max(now.0.saturating_add(wait));
             return Err(LimitedBucket::Host { retry_after_secs: whole_secs(wait) });
         }
         tables.hosts.spend(host, now);
         Ok(())
     }
 
+    /// Whether some host was refused so lately that its bucket may still be empty. Spends nothing.
+    pub fn some_host_limited(&self) -> bool {
+        let mut tables = self.tables.lock();
+        if tables.quiet_at == 0 {
+            return false;
+        }
+        let now = self.clock.now_millis().0;
+        // No wait is longer than a minute: a later moment was stamped before the clock stepped back.
+        if now >= tables.quiet_at || tables.quiet_at - now > UNITS_PER_TOKEN {
+            tables.quiet_at = 0;
+        }
+        tables.quiet_at != 0
+    }
+
+    /// Whether this host's bucket is empty. Spends nothing.
+    pub fn host_limited(&self, host: &str) -> bool {
+        let mut tables = self.tables.lock();
+        let now = self.clock.now_millis();
+        tables.hosts.wait_millis(host_key(host), now).is_some()
+    }
+
     /// Whether the actor or its owner is limited now; spends nothing (the exchange asks this).
     pub fn check_principal(&self, owner: &DerivedOwner, actor: &Actor) -> Result<(), LimitedBucket> {
         let key = actor_key(owner, actor);
-        let tables = self.tables.lock();
-        tables.check_principal(&key, owner.as_str(), self.clock.now_millis())
+        let mut tables = self.tables.lock();
+        let now = self.clock.now_millis();
+        tables.check_principal(&key, owner.as_str(), now)
     }
 }
 
@@ -174,7 +200,7 @@ impl fmt::Debug for Limiter {
 
 impl Tables {
     /// Names the bucket that takes longer to fill, so that a retry after the stated wait passes both.
-    fn check_principal(&self, actor: &str, owner: &str, now: UnixMillis) -> Result<(), LimitedBucket> {
+    fn check_principal(&mut self, actor: &str, owner: &str, now: UnixMillis) -> Result<(), LimitedBucket> {
         match (self.actors.wait_millis(actor, now), self.owners.wait_millis(owner, now)) {
             (None, None) => Ok(()),
             (Some(wait), other) if other.is_none_or(|other| other <= wait) => {
@@ -197,37 +223,49 @@ impl Table {
         self.rate * UNITS_PER_TOKEN
     }
 
-    fn level(&self, bucket: Bucket, now: UnixMillis) -> u64 {
-        bucket.units.saturating_add(self.rate.saturating_mul(now.since(bucket.at))).min(self.capacity())
-    }
-
     /// How long until one token is there, or `None` when one is.
-    fn wait_millis(&self, key: &str, now: UnixMillis) -> Option<u64> {
-        let level = self.level(*self.buckets.peek(key)?, now);
-        (level < UNITS_PER_TOKEN).then(|| (UNITS_PER_TOKEN - level).div_ceil(self.rate))
+    fn wait_millis(&mut self, key: &str, now: UnixMillis) -> Option<u64> {
+        let (rate, capacity) = (self.rate, self.capacity());
+        let level = self.buckets.peek_mut(key)?.level(rate, capacity, now);
+        (level < UNITS_PER_TOKEN).then(|| (UNITS_PER_TOKEN - level).div_ceil(rate))
     }
 
-    /// Takes one token, which the caller has seen. The clock stepping back stops no refill: it goes on from `now`.
+    /// Takes one token, which the caller has seen.
     fn spend(&mut self, key: &str, now: UnixMillis) {
-        let level = self.buckets.peek(key).map_or(self.capacity(), |bucket| self.level(*bucket, now));
-        let left = Bucket { units: level.saturating_sub(UNITS_PER_TOKEN), at: now };
+        let (rate, capacity) = (self.rate, self.capacity());
         if let Some(bucket) = self.buckets.get_mut(key) {
-            *bucket = left;
+            let level = bucket.level(rate, capacity, now);
+            *bucket = Bucket { units: level.saturating_sub(UNITS_PER_TOKEN), at: now };
         } else {
+            let left = Bucket { units: capacity.saturating_sub(UNITS_PER_TOKEN), at: now };
             self.buckets.push(key.into(), left);
         }
         self.forget(now);
     }
 
     fn forget(&mut self, now: UnixMillis) {
+        let (rate, capacity) = (self.rate, self.capacity());
         for _ in 0..FORGET_PER_SPEND {
-            let Some((_, oldest)) = self.buckets.peek_lru() else { return };
-            let full = self.level(*oldest, now) == self.capacity();
+            let Some((_, mut oldest)) = self.buckets.peek_lru().map(|(key, bucket)| (key, *bucket)) else {
+                return;
+            };
+            let full = oldest.level(rate, capacity, now) == capacity;
             if !full && self.buckets.len() <= MAX_BUCKETS {
                 return;
             }
             self.buckets.pop_lru();
         }
+    }
+}
+
+impl Bucket {
+    /// What it holds now. A clock that stepped back neither refills nor blocks: the bucket goes on from `now` with
+    /// what it had, at a mere look too, for a refused connect is nothing but a look.
+    fn level(&mut self, rate: u64, capacity: u64, now: UnixMillis) -> u64 {
+        if now < self.at {
+            self.at = now;
+        }
+        self.units.saturating_add(rate.saturating_mul(now.since(self.at))).min(capacity)
     }
 }
 
@@ -390,6 +428,58 @@ mod tests {
         assert!(limiter.charge_principal(&o, &a).is_err());
         clock.advance(1_000);
         limiter.charge_principal(&o, &a).unwrap();
+    }
+
+    #[test]
+    fn the_clock_stepping_back_refills_every_empty_bucket_from_there() {
+        let (o, a) = (owner('a'), actor("cli"));
+        let refused_once_then_refilled =
+            |limiter: &Limiter, clock: &FakeClock, refused: &dyn Fn() -> bool| {
+                assert!(refused(), "the bucket is not empty");
+                clock.0.store(10_000, Ordering::Relaxed);
+                assert!(refused(), "stepping back refilled");
+                clock.advance(60_000);
+                assert!(!refused(), "{limiter:?} waits for the old time");
+            };
+        let (limiter, clock) = limiter(1, 600, 600);
+        limiter.charge_principal(&o, &a).unwrap();
+        refused_once_then_refilled(&limiter, &clock, &|| limiter.check_principal(&o, &a).is_err());
+        let (limiter, clock) = self::limiter(600, 1, 600);
+        limiter.charge_principal(&o, &a).unwrap();
+        refused_once_then_refilled(&limiter, &clock, &|| limiter.charge_principal(&o, &a).is_err());
+        let (limiter, clock) = self::limiter(600, 600, 1);
+        limiter.charge_host("10.0.0.1").unwrap();
+        refused_once_then_refilled(&limiter, &clock, &|| limiter.charge_host("10.0.0.1").is_err());
+    }
+
+    #[test]
+    fn after_a_step_back_the_stated_wait_is_true() {
+        let (limiter, clock) = limiter(1, 600, 60);
+        let (o, a) = (owner('a'), actor("cli"));
+        limiter.charge_principal(&o, &a).unwrap();
+        clock.0.store(0, Ordering::Relaxed);
+        let wait = limiter.charge_principal(&o, &a).unwrap_err().retry_after_secs();
+        assert_eq!(wait, 60);
+        clock.advance(wait * 1000);
+        limiter.charge_principal(&o, &a).unwrap();
+    }
+
+    #[test]
+    fn a_refused_host_is_limited_until_a_token_is_back_and_no_other_is() {
+        let (limiter, clock) = limiter(60, 600, 1);
+        limiter.charge_host("10.0.0.1").unwrap();
+        assert!(!limiter.some_host_limited(), "nobody was refused");
+        assert!(limiter.charge_host("10.0.0.1").is_err());
+        assert!(limiter.some_host_limited() && limiter.host_limited("10.0.0.1"));
+        assert!(!limiter.host_limited("10.0.0.2"));
+        clock.advance(59_999);
+        assert!(limiter.some_host_limited() && limiter.host_limited("10.0.0.1"));
+        clock.advance(1);
+        assert!(!limiter.some_host_limited() && !limiter.host_limited("10.0.0.1"));
+        limiter.charge_host("10.0.0.1").unwrap();
+        assert!(limiter.charge_host("10.0.0.1").is_err());
+        clock.0.store(0, Ordering::Relaxed);
+        assert!(!limiter.some_host_limited(), "a moment from before the step back");
     }
 
     #[test]
