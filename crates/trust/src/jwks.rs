@@ -103,16 +103,23 @@ impl JwksResolver {
     }
 
     fn fresh(&self) -> Option<Arc<[Key]>> {
-        let now = self.clock.now_millis();
         let state = self.state.lock();
         let (keys, fetched) = state.cached.as_ref()?;
-        (now.since(*fetched) < MAX_AGE_MILLIS).then(|| Arc::clone(keys))
+        self.is_within(MAX_AGE_MILLIS, *fetched).then(|| Arc::clone(keys))
     }
 
     /// A failed attempt cools down as well: a flood of made-up kids must not become a flood at the IdP.
     fn is_cooling_down(&self) -> bool {
+        let state = self.state.lock();
+        state.attempted.is_some_and(|attempted| self.is_within(COOLDOWN_MILLIS, attempted))
+    }
+
+    /// Whether less than `millis` passed since `earlier`. A moment that lies ahead is one from before the clock was
+    /// set back: nobody knows how long ago it was, so it is not within anything. Asked under the state's lock, as
+    /// the moments are taken, so that no other caller's can lie ahead.
+    fn is_within(&self, millis: u64, earlier: UnixMillis) -> bool {
         let now = self.clock.now_millis();
-        self.state.lock().attempted.is_some_and(|attempted| now.since(attempted) < COOLDOWN_MILLIS)
+        earlier <= now && now.since(earlier) < millis
     }
 
     /// Fetches, or takes the outcome of the fetch that was under way.
@@ -121,8 +128,8 @@ impl JwksResolver {
         let _flight = self.flight.lock().await;
         if self.landed.load(Ordering::Acquire) == before {
             let outcome = self.fetch().await;
-            let now = self.clock.now_millis();
             let mut state = self.state.lock();
+            let now = self.clock.now_millis();
             state.attempted = Some(now);
             match outcome {
                 Ok(keys) => {

@@ -90,6 +90,10 @@ impl Idp {
         self.clock.0.fetch_add(seconds * 1000, Ordering::SeqCst);
     }
 
+    fn set_back(&self, seconds: u64) {
+        self.clock.0.fetch_sub(seconds * 1000, Ordering::SeqCst);
+    }
+
     fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
@@ -221,6 +225,27 @@ async fn keys_are_kept_ten_minutes_and_fetched_by_one_caller() {
     idp.advance(1);
     idp.verify(&token).await.unwrap();
     assert_eq!(idp.asked(), 2);
+}
+
+#[tokio::test]
+async fn a_clock_that_was_set_back_neither_keeps_old_keys_nor_holds_back_a_fetch() {
+    let idp = Idp::start().await;
+    idp.verify(&idp.token("one")).await.unwrap();
+    idp.publish(&[jwk("two", &idp.signing)]);
+    idp.set_back(3_600);
+    idp.verify(&idp.token("two")).await.unwrap();
+    assert_eq!(idp.asked(), 2);
+    idp.publish(&[jwk("three", &idp.signing)]);
+    assert!(idp.verify(&idp.token("three")).await.is_err());
+    assert_eq!(idp.asked(), 2, "cooling down by the new time");
+    idp.advance(30);
+    idp.verify(&idp.token("three")).await.unwrap();
+    *idp.answer.lock() = (500, String::new());
+    idp.advance(30);
+    assert!(idp.verify(&idp.token("four")).await.is_err());
+    idp.set_back(3_600);
+    idp.publish(&[jwk("four", &idp.signing)]);
+    idp.verify(&idp.token("four")).await.unwrap();
 }
 
 #[tokio::test]

@@ -36,10 +36,13 @@ impl Window {
         self.0.len() > REFUSALS_PER_WINDOW
     }
 
+    /// A moment that lies ahead was recorded before the clock was set back: it counts as now, and so still leaves
+    /// within a minute.
     fn prune(&mut self, now: UnixMillis) {
-        while self.0.front().is_some_and(|at| now.since(*at) > WINDOW_MS) {
-            self.0.pop_front();
+        for at in &mut self.0 {
+            *at = now.min(*at);
         }
+        self.0.retain(|at| now.since(*at) <= WINDOW_MS);
     }
 }
 
@@ -90,6 +93,18 @@ mod tests {
         }
         assert!(window.is_full(UnixMillis(61_000)), "exactly 60000 ms later it still counts");
         assert!(!window.is_full(UnixMillis(61_001)));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_throttles_for_a_minute_more_and_no_longer() {
+        const BACK: UnixMillis = UnixMillis(1_000);
+        let mut window = Window::default();
+        for _ in 0..30 {
+            window.record(UnixMillis(3_600_000));
+        }
+        assert!(window.is_full(BACK), "the refusals are not forgiven");
+        assert!(window.is_full(BACK.plus(60_000)));
+        assert!(!window.is_full(BACK.plus(60_001)));
     }
 
     #[test]
