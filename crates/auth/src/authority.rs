@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cotal_authority::Plane;
 use cotal_ledger::{AuthorizedGrant, Ledger, LedgerError};
+use cotal_trust::bearer::BearerGrant;
 use cotal_wire::{Actor, CredentialId, DerivedOwner, EpError, LifecycleUid};
 
 use crate::bridge::{BridgeHooks, BridgeRefusal};
@@ -81,6 +82,24 @@ impl ExchangeAuthority {
                 BridgeRefusal(LEDGER_UNREADABLE.to_owned())
             }
         })
+    }
+}
+
+/// The plain bearer of a grant: what both arms sign, before either adds what its request asked for.
+pub(crate) fn bearer_of(grant: AuthorizedGrant, credential_id: CredentialId) -> BearerGrant {
+    BearerGrant {
+        owner: grant.owner,
+        actor: grant.actor,
+        scope: Some(grant.scope),
+        parent: grant.parent,
+        lifecycle_uid: grant.lifecycle_uid,
+        credential_id,
+        view: None,
+        manager_instance_id: None,
+        session: None,
+        transfer_writer: None,
+        ttl_secs: None,
+        not_after: None,
     }
 }
 

@@ -15,20 +15,34 @@ use cotal_trust::{
     owner::OwnerSecret,
 };
 use cotal_wire::{
-    Actor, Clock, CredentialId, DerivedOwner, EpError, InstanceId, LifecycleUid, Principal, Space,
+    Actor, Clock, CredentialId, DerivedOwner, EpCode, EpError, InstanceId, LifecycleUid, Principal, Space,
     TransferWriterClaim, UnixSecs, View,
 };
 
-use crate::sessions::{SessionCoordinates, SessionDirectory};
+use crate::{
+    authority::bearer_of,
+    sessions::{SessionCoordinates, SessionDirectory},
+};
 
 /// Why the bridge refused: one sentence for the caller, without a token or a secret in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BridgeRefusal(pub String);
 
+/// What a caller is told when the authority could not decide: what stood in the way names stores, keys and
+/// connections, and is for the operator's log.
+const AUTHORITY_UNAVAILABLE: &str = "the authority of this space is momentarily unavailable; retry";
+
 impl From<EpError> for BridgeRefusal {
+    /// A decision keeps its sentence; whatever else went wrong is logged here and answered with one.
     fn from(error: EpError) -> Self {
-        Self(error.message)
+        match error.code {
+            EpCode::PermissionDenied | EpCode::AlreadyExists => Self(error.message),
+            _ => {
+                tracing::error!(%error, "the authority could not decide an exchange");
+                Self(AUTHORITY_UNAVAILABLE.to_owned())
+            }
+        }
     }
 }
 
@@ -207,23 +221,19 @@ impl EntitledActor<'_> {
             }
             None => None,
         };
+        let owner = grant.owner.clone();
         let signed = BearerGrant {
-            owner: grant.owner.clone(),
-            actor: grant.actor,
-            scope: Some(grant.scope),
-            parent: grant.parent,
-            lifecycle_uid: grant.lifecycle_uid,
-            credential_id,
             view,
             manager_instance_id: request.manager_instance_id,
             session,
             transfer_writer: request.transfer_writer,
             ttl_secs: request.ttl_secs,
             not_after: Some(proof_exp),
+            ..bearer_of(grant, credential_id)
         };
         let bearer = bearer::mint(&bridge.issuer, &bridge.space, &signed, bridge.clock.now_secs())
             .map_err(|refusal| BridgeRefusal(refusal.0))?;
-        Ok(BridgedBearer { owner: grant.owner, bearer })
+        Ok(BridgedBearer { owner, bearer })
     }
 }
 

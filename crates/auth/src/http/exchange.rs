@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cotal_callout::{LimitedBucket, Limiter};
-use cotal_ledger::AuthorizedGrant;
+use cotal_ledger::{AGENT_EXCHANGE_REFUSAL, AuthorizedGrant};
 use cotal_trust::{
     bearer::{self, BearerGrant, MintedBearer},
     issuer::IssuerKeySet,
@@ -26,7 +26,7 @@ use super::{
     reply::Reply,
 };
 use crate::{
-    authority::ExchangeAuthority,
+    authority::{ExchangeAuthority, bearer_of},
     bridge::{BearerRequest, BridgeRefusal, IdpBridge},
     managers::{ManagerDirectory, SelectionRefusal},
     sessions::SessionCoordinates,
@@ -215,15 +215,28 @@ pub(crate) struct ExchangeRequestBody {
     pub transfer_writer: Option<TransferWriterBody>,
 }
 
-/// The session coordinates of a grant; other members are ignored.
+/// What is read of a redeemed session's grant; other members are ignored.
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase")]
 #[expect(dead_code, reason = "documents the request")]
 pub(crate) struct SessionGrantBody {
-    pub endpoint: String,
+    /// The session.
     pub session_id: String,
+    /// The endpoint that serves it.
+    pub endpoint: String,
+    /// The grant's signature.
+    pub sig: String,
+    /// Who serves it.
+    pub serving: SessionServingBody,
+}
+
+/// What is read of a grant's `serving`; other members are ignored.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[expect(dead_code, reason = "documents the request")]
+pub(crate) struct SessionServingBody {
+    /// The serving epoch, a non-negative integer.
     pub epoch: u64,
-    pub grant_sig: Option<String>,
 }
 
 /// The one object that a transfer-writer may write; closed.
@@ -271,7 +284,7 @@ where
         Ok(body) => body,
         Err(refusal) => return refusal.into(),
     };
-    match exchange(face, caller, &body).await {
+    match exchange(face, &body).await {
         Ok(Exchanged { owner, bearer, manager }) => Reply::json(
             StatusCode::OK,
             &ExchangeBody {
@@ -353,22 +366,18 @@ impl<'a> Request<'a> {
     }
 }
 
-async fn exchange(face: &Face, caller: &Caller, body: &Value) -> Result<Exchanged, ExchangeRefusal> {
+async fn exchange(face: &Face, body: &Value) -> Result<Exchanged, ExchangeRefusal> {
     let request = Request::read(body, face)?;
     // A JSON null counts as present.
     if request.members.contains_key("actorToken") {
-        agent_arm(face, caller, &request).await
+        agent_arm(face, &request).await
     } else {
-        human_arm(face, caller, &request).await
+        human_arm(face, &request).await
     }
 }
 
 /// Contract 05 §4.4.
-async fn agent_arm(
-    face: &Face,
-    caller: &Caller,
-    request: &Request<'_>,
-) -> Result<Exchanged, ExchangeRefusal> {
+async fn agent_arm(face: &Face, request: &Request<'_>) -> Result<Exchanged, ExchangeRefusal> {
     let exchange = &face.service().exchange;
     if request.view.is_some() && !request.is_manager_caller() {
         return Err(ExchangeRefusal::BadRequest(AGENT_VIEW));
@@ -378,42 +387,33 @@ async fn agent_arm(
     else {
         return Err(ExchangeRefusal::BadRequest(AGENT_NEEDS));
     };
-    let owner = DerivedOwner::parse(owner).map_err(|error| ExchangeRefusal::Refused(error.to_string()))?;
-    let actor = Actor::parse(actor).map_err(|error| ExchangeRefusal::Refused(error.to_string()))?;
+    // A name that nobody can have is answered as one that nobody has (contract 04 §7.8).
+    let (Ok(owner), Ok(actor)) = (DerivedOwner::parse(owner), Actor::parse(actor)) else {
+        return Err(ExchangeRefusal::Refused(AGENT_EXCHANGE_REFUSAL.to_owned()));
+    };
     let grant = exchange.authority.authorize_agent(owner, actor, Zeroizing::new(secret.to_owned())).await?;
     exchange.check_connect_limit(&grant)?;
     let credential_id = exchange.authority.credential(&grant).await?;
     let manager = if request.is_manager_caller() {
         let principal = format!("{}.{}", grant.owner, grant.actor);
-        Some(exchange.select_manager(face, caller, &principal, &grant, request).await?)
+        Some(exchange.select_manager(face, &principal, &grant, request).await?)
     } else {
         None
     };
+    let owner = grant.owner.clone();
     let signed = BearerGrant {
-        owner: grant.owner.clone(),
-        actor: grant.actor,
-        scope: Some(grant.scope),
-        parent: grant.parent,
-        lifecycle_uid: grant.lifecycle_uid,
-        credential_id,
         view: manager.as_ref().map(|_| View::ManagerCaller),
         manager_instance_id: manager.clone(),
-        session: None,
-        transfer_writer: None,
         ttl_secs: Some(request.ttl_within(AGENT_BEARER_TTL_SECS)),
-        not_after: None,
+        ..bearer_of(grant, credential_id)
     };
     let bearer = bearer::mint(&exchange.issuer, &exchange.space, &signed, exchange.clock.now_secs())
         .map_err(|refusal| ExchangeRefusal::Refused(refusal.0))?;
-    Ok(Exchanged { owner: grant.owner, bearer, manager })
+    Ok(Exchanged { owner, bearer, manager })
 }
 
 /// Contract 05 §4.5. The IdP token and the actor's grant are verified before a manager is selected, on both faces.
-async fn human_arm(
-    face: &Face,
-    caller: &Caller,
-    request: &Request<'_>,
-) -> Result<Exchanged, ExchangeRefusal> {
+async fn human_arm(face: &Face, request: &Request<'_>) -> Result<Exchanged, ExchangeRefusal> {
     let exchange = &face.service().exchange;
     let (Some(idp_token), Some(actor)) = (request.text("idpToken"), request.text("actor")) else {
         return Err(ExchangeRefusal::BadRequest(HUMAN_NEEDS));
@@ -437,7 +437,7 @@ async fn human_arm(
     let entitled = proved.entitle(request.view)?;
     let manager = if request.is_manager_caller() {
         let principal = entitled.grant().owner.as_str().to_owned();
-        Some(exchange.select_manager(face, caller, &principal, entitled.grant(), request).await?)
+        Some(exchange.select_manager(face, &principal, entitled.grant(), request).await?)
     } else {
         None
     };
@@ -465,7 +465,6 @@ impl Exchange {
     async fn select_manager(
         &self,
         face: &Face,
-        caller: &Caller,
         principal: &str,
         grant: &AuthorizedGrant,
         request: &Request<'_>,
@@ -475,7 +474,7 @@ impl Exchange {
             None => (SelectionClass::Unpinned, format!("{principal} unpinned")),
         };
         if let Policy::Public(public) = face.policy()
-            && public.is_selection_shed(&key, caller.now)
+            && public.is_selection_shed(&key, self.clock.now_millis())
         {
             return Err(ExchangeRefusal::SelectionShed(class));
         }

@@ -1,7 +1,8 @@
 //! Contract 05 §4.4: what an agent's exchange signs, and what refuses one.
 
+use cotal_ledger::AGENT_EXCHANGE_REFUSAL;
 use cotal_trust::{bearer, system::SystemEntropy};
-use cotal_wire::{Clock, EpError, InstanceId, View};
+use cotal_wire::{Clock, EpCode, EpError, InstanceId, View};
 use serde_json::{Value, json};
 
 use super::rig::{ACTOR, BOTH, FaceName, Rig};
@@ -37,10 +38,10 @@ async fn an_agents_secret_buys_a_bearer_of_at_most_five_minutes() {
 }
 
 #[tokio::test]
-async fn a_lifetime_that_is_not_positive_is_refused() {
+async fn a_lifetime_of_less_than_a_second_is_refused() {
     let rig = Rig::start().await;
     let mut body = rig.agent();
-    for ttl in [json!(0), json!(-1)] {
+    for ttl in [json!(0), json!(-1), json!(0.5), json!(0.999)] {
         body["ttlSec"] = ttl;
         assert_eq!(rig.exchange(FaceName::Loopback, &body).await.status, 401);
     }
@@ -50,13 +51,37 @@ async fn a_lifetime_that_is_not_positive_is_refused() {
 async fn an_agent_whose_credential_cannot_be_made_durable_gets_no_bearer() {
     let rig = Rig::start().await;
     let body = rig.agent();
-    *rig.credentials.refuse.lock() =
-        Some(EpError::unavailable("the plane is momentarily unavailable; retry"));
-    let answer = rig.exchange(FaceName::Loopback, &body).await;
-    assert_eq!(
-        (answer.status, answer.error().as_str()),
-        (401, "the plane is momentarily unavailable; retry")
-    );
+    let detail = "KV_cotal_auth_demo: cred.u.c cannot be read: no answer within 5000 ms";
+    for code in EpCode::ALL {
+        *rig.credentials.refuse.lock() = Some(EpError::new(code, detail));
+        // A decision keeps its sentence; what stood in the way of one is for the operator's log alone.
+        let says = match code {
+            EpCode::PermissionDenied | EpCode::AlreadyExists => detail,
+            _ => "the authority of this space is momentarily unavailable; retry",
+        };
+        let answer = rig.exchange(FaceName::Loopback, &body).await;
+        assert_eq!((answer.status, answer.error().as_str()), (401, says), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_nobody_can_have_a_name_that_nobody_has_and_a_wrong_secret_are_one_refusal() {
+    let rig = Rig::start().await;
+    let good = rig.agent();
+    for (member, wrong) in [
+        ("owner", json!("no-owner")),
+        ("owner", json!("local")),
+        ("owner", json!(rig.owner_of("nobody").as_str())),
+        ("actor", json!("a.b")),
+        ("actor", json!("x".repeat(5_000))),
+        ("actor", json!("nobody")),
+        ("actorToken", json!("wrong")),
+    ] {
+        let mut body = good.clone();
+        body[member] = wrong;
+        let refused = rig.exchange(FaceName::Loopback, &body).await;
+        assert_eq!((refused.status, refused.error().as_str()), (401, AGENT_EXCHANGE_REFUSAL), "{body}");
+    }
 }
 
 #[tokio::test]

@@ -102,12 +102,20 @@ async fn nobody_holds_a_session_where_none_is_kept() {
     rig.grant_human("alice", "cli", &[]);
     let mut body = rig.human("alice", "cli");
     body["view"] = json!("session-caller");
-    for grant in
-        [json!({"endpoint": "manager", "sessionId": "s".repeat(22), "epoch": 1}), json!({}), json!("x")]
-    {
+    let real =
+        json!({"endpoint": "manager", "sessionId": "s".repeat(22), "sig": "x", "serving": {"epoch": 1}});
+    let extracted = json!({"endpoint": "manager", "sessionId": "s".repeat(22), "grantSig": "x", "epoch": 1});
+    for (grant, says) in [
+        (real, "holds no redeemed session on endpoint manager"),
+        (extracted, "sessionGrant needs { sessionId: string, endpoint: string, sig: string, serving: {"),
+        (json!({}), "sessionGrant needs"),
+        (json!("x"), "sessionGrant needs"),
+    ] {
         body["sessionGrant"] = grant;
         for face in BOTH {
-            assert_eq!(rig.exchange(face, &body).await.status, 401);
+            let refused = rig.exchange(face, &body).await;
+            assert_eq!(refused.status, 401);
+            assert!(refused.error().contains(says), "{}", refused.error());
         }
     }
 }
