@@ -41,7 +41,8 @@ pub struct BearerGrant {
     pub session: Option<SessionClaim>,
     /// `act.transferWriter`.
     pub transfer_writer: Option<TransferWriterClaim>,
-    /// Requested lifetime in seconds, fractions allowed; `None` means the view's cap. Over the cap refuses.
+    /// Requested lifetime in seconds, fractions allowed; `None` means the view's cap. Below one second and
+    /// over the cap refuses.
     pub ttl_secs: Option<f64>,
     /// The IdP proof's expiry: the bearer never outlives it, and minting refuses once it has passed.
     pub not_after: Option<UnixSecs>,
@@ -153,9 +154,10 @@ pub fn mint(
     }
     let cap = View::ttl_cap_secs(grant.view);
     let ttl = grant.ttl_secs.unwrap_or(jws::seconds(UnixSecs(cap)));
-    if !ttl.is_finite() || ttl <= 0.0 || ttl > jws::seconds(UnixSecs(cap)) {
+    // Below one second it would expire in the second that signs it.
+    if !ttl.is_finite() || ttl < 1.0 || ttl > jws::seconds(UnixSecs(cap)) {
         return Err(MintRefusal(format!(
-            "a bearer's lifetime must be more than 0 and at most {cap} seconds; ask for a shorter one"
+            "a bearer's lifetime must be from 1 to {cap} seconds; ask for one that is"
         )));
     }
     let mut exp = now.plus(jws::whole_seconds(ttl).0);

@@ -532,10 +532,13 @@ fn an_over_long_or_unusable_lifetime_refuses_and_is_never_clamped() {
         let grant = BearerGrant { ttl_secs: Some(ttl), ..grant() };
         mint(&forge.keys, &forge.space, &grant, NOW).map(|minted| minted.exp.since(NOW))
     };
-    for bad in [0.0, -1.0, 900.5, 901.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+    for bad in
+        [0.0, -1.0, f64::MIN_POSITIVE, 0.5, 0.999, 900.5, 901.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY]
+    {
         assert!(minted(bad).is_err(), "{bad}");
     }
     assert_eq!(minted(900.0).unwrap(), 900);
+    assert_eq!(minted(1.0).unwrap(), 1);
     assert_eq!(minted(60.9).unwrap(), 60);
 }
 
