@@ -11,9 +11,8 @@ use cotal_wire::{
 use serde_json::json;
 
 use crate::{
-    blocked,
     gate::{self, GateAt, Reserved},
-    head::{HeadAt, read_head},
+    head::{HeadAt, USED_UP, read_head},
     store::{ambiguous, must_land},
     stores::AuthorityStores,
 };
@@ -90,7 +89,7 @@ fn see_head(head: Option<&HeadAt>, uid: &LifecycleUid) -> Result<HeadSeen, EpErr
     match head.state() {
         HeadState::Active if head.lifecycle_uid() == uid => Ok(HeadSeen::Ours),
         HeadState::Active => Err(alias_is_active()),
-        HeadState::Retiring(op) => Err(alias_is_retiring(op)),
+        state @ HeadState::Retiring(_) => Err(alias_is_retiring(state)),
         HeadState::Retired => Ok(HeadSeen::Retired(*revision)),
     }
 }
@@ -106,11 +105,11 @@ fn see_gate(gate: Option<GateAt>) -> Result<GateSeen, EpError> {
                 "activation: the incarnation's gate is held by a {}; retry when that has ended",
                 op.kind().as_str()
             );
-            Err(blocked::by_frozen_gate(EpError::failed_precondition(refusal), op))
+            Err(at.gate.state().blocks(EpError::failed_precondition(refusal)))
         }
-        GateState::Retired(op) => {
-            let refusal = "activation: this lifecycle uid is burned; activate at a fresh one";
-            Err(blocked::by_retired_gate(EpError::permission_denied(refusal), op))
+        GateState::Retired(_) => {
+            let refusal = "activation: this lifecycle uid is burned; revoke the actor and grant it again, at a fresh one";
+            Err(at.gate.state().blocks(EpError::permission_denied(refusal)))
         }
     }
 }
@@ -118,13 +117,13 @@ fn see_gate(gate: Option<GateAt>) -> Result<GateSeen, EpError> {
 fn alias_is_active() -> EpError {
     EpError::new(
         EpCode::AlreadyExists,
-        "activation: the alias is active as another incarnation; retire that first",
+        format!("activation: the alias is active as another incarnation; {USED_UP}"),
     )
 }
 
-fn alias_is_retiring(op: &OpId) -> EpError {
+fn alias_is_retiring(state: &HeadState) -> EpError {
     let refusal = "activation: the alias is being retired; retry when that has ended";
-    blocked::by_retiring_head(EpError::failed_precondition(refusal), op)
+    state.blocks(EpError::failed_precondition(refusal))
 }
 
 // === driving ==================================================================================================
@@ -228,7 +227,7 @@ pub async fn activate_fresh(
         None => None,
         Some(HeadAt { head, revision }) => match head.state() {
             HeadState::Active => return Err(alias_is_active()),
-            HeadState::Retiring(op) => return Err(alias_is_retiring(op)),
+            state @ HeadState::Retiring(_) => return Err(alias_is_retiring(state)),
             HeadState::Retired => Some(revision),
         },
     };
@@ -297,10 +296,9 @@ fn resume_step(
     };
     match gate.state() {
         GateState::Retired(held) if held.op_id() == op => Ok(None),
-        GateState::Retired(held) => Err(blocked::by_retired_gate(
-            EpError::permission_denied("resume: the gate was retired by another operation than this one"),
-            held,
-        )),
+        GateState::Retired(_) => Err(gate.state().blocks(EpError::permission_denied(
+            "resume: the gate was retired by another operation than this one",
+        ))),
         GateState::Open if won => Ok(None),
         GateState::Open => {
             Err(EpError::internal("resume: the gate is open but the head is not active at its uid"))
@@ -477,7 +475,9 @@ mod tests {
         assert_eq!(see_head(Some(&head("retired")), &uid('b')), Ok(HeadSeen::Retired(Revision(3))));
         // The same uid too: its retired gate is what refuses then.
         assert_eq!(see_head(Some(&head("retired")), &uid('a')), Ok(HeadSeen::Retired(Revision(3))));
-        assert_eq!(see_head(Some(&head("active")), &uid('b')).unwrap_err().code, EpCode::AlreadyExists);
+        let other = see_head(Some(&head("active")), &uid('b')).unwrap_err();
+        assert_eq!(other.code, EpCode::AlreadyExists);
+        assert!(other.message.ends_with(USED_UP), "{other}");
         for candidate in ['a', 'b'] {
             let refusal = see_head(Some(&head("retiring")), &uid(candidate)).unwrap_err();
             assert_eq!(refusal.code, EpCode::FailedPrecondition);

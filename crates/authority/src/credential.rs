@@ -15,7 +15,7 @@ use cotal_wire::{
 
 use crate::{
     gate,
-    store::{Store, ambiguous},
+    store::{Store, ambiguous, at_key},
     stores::AuthorityStores,
 };
 
@@ -74,7 +74,7 @@ impl StagedCredential {
             let Some(entry) = stores.auth_store().read(&key).await? else {
                 return Err(EpError::permission_denied("mint: the source handle has no gate"));
             };
-            if !SourceGate::parse(issuer_key, id, &entry.value)?.is_open() {
+            if !at_key(&key, SourceGate::parse(issuer_key, id, &entry.value))?.is_open() {
                 return Err(EpError::permission_denied("mint: the source handle was revoked"));
             }
             pins.push(Pin { key, revision: entry.revision });
@@ -173,7 +173,7 @@ pub(crate) async fn read_row(
 ) -> Result<Option<(CredentialRow, Revision)>, EpError> {
     let key = names::cred_key(uid, id);
     let Some(entry) = bucket.read_authority(&key).await? else { return Ok(None) };
-    Ok(Some((CredentialRow::parse(&key, &entry.value)?, entry.revision)))
+    Ok(Some((at_key(&key, CredentialRow::parse(&key, &entry.value))?, entry.revision)))
 }
 
 /// Marks a credential row revoked (contract 07 §4.4 "revoke mark"); a revoked one stays as it is.

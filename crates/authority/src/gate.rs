@@ -6,7 +6,7 @@ use cotal_wire::{
     rows::{AgentGate, UidReservation},
 };
 
-use crate::stores::AuthorityStores;
+use crate::{store::at_key, stores::AuthorityStores};
 
 /// A gate as a leader read found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,8 +33,9 @@ pub(crate) async fn read_gate(
     stores: &AuthorityStores,
     uid: &LifecycleUid,
 ) -> Result<Option<GateAt>, EpError> {
-    let Some(entry) = stores.auth_store().read(&names::gate_key(uid)).await? else { return Ok(None) };
-    let gate = AgentGate::parse(uid, &entry.value)?;
+    let key = names::gate_key(uid);
+    let Some(entry) = stores.auth_store().read(&key).await? else { return Ok(None) };
+    let gate = at_key(&key, AgentGate::parse(uid, &entry.value))?;
     Ok(Some(GateAt { gate, revision: entry.revision }))
 }
 
@@ -43,8 +44,9 @@ pub(crate) async fn read_reservation(
     stores: &AuthorityStores,
     uid: &LifecycleUid,
 ) -> Result<Option<(UidReservation, Reserved)>, EpError> {
-    let Some(entry) = stores.records_store().read(&names::uid_key(uid)).await? else { return Ok(None) };
-    let reservation = UidReservation::parse(&entry.value)?;
+    let key = names::uid_key(uid);
+    let Some(entry) = stores.records_store().read(&key).await? else { return Ok(None) };
+    let reservation = at_key(&key, UidReservation::parse(&entry.value))?;
     Ok(Some((reservation, Reserved { uid: uid.clone() })))
 }
 

@@ -6,7 +6,17 @@ use cotal_wire::{
     rows::{HeadState, HeadStep, LifecycleHead},
 };
 
-use crate::{store::must_land, stores::AuthorityStores};
+use crate::{
+    store::{at_key, must_land},
+    stores::AuthorityStores,
+};
+
+/// What follows from an incarnation that can no longer be entered, and the only way on.
+///
+/// A re-grant keeps the uid, and a new uid meets the old incarnation, which is still the active one: until a
+/// retirement ends it the name is used up, and no command here retires.
+pub(crate) const USED_UP: &str =
+    "this actor name cannot be revived until its lifecycle is retired; grant an actor of another name";
 
 /// A head as a leader read found it. Its revision is the `mappingRevision`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +29,9 @@ pub struct HeadAt {
 
 /// Reads the head: `failed-precondition` on a marker, `internal` on a garbled row.
 pub(crate) async fn read_head(records: &Bucket, principal: &Principal) -> Result<Option<HeadAt>, EpError> {
-    let Some(entry) = records.read_authority(&names::head_key(principal)).await? else { return Ok(None) };
-    let head = LifecycleHead::parse(principal, &entry.value)?;
+    let key = names::head_key(principal);
+    let Some(entry) = records.read_authority(&key).await? else { return Ok(None) };
+    let head = at_key(&key, LifecycleHead::parse(principal, &entry.value))?;
     Ok(Some(HeadAt { head, revision: entry.revision }))
 }
 

@@ -6,7 +6,6 @@
 //! conditional write that may follow. Barriers, eviction and the plane claim are not here yet.
 
 pub mod activation;
-mod blocked;
 pub mod connect_reader;
 pub mod credential;
 #[cfg(any(test, feature = "failpoints"))]

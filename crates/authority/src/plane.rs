@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use cotal_broker::{Connection, Connector, Lifetime};
 use cotal_wire::{
-    Actor, BearerClaims, Clock, CredentialId, DerivedOwner, Entropy, EpError, InfraRole, LifecycleUid,
-    Principal, Space, grants::infra,
+    Actor, Clock, CredentialId, DerivedOwner, Entropy, EpError, InfraRole, LifecycleUid, Principal, Space,
+    grants::infra,
 };
 use futures::future::BoxFuture;
 use tokio::{
@@ -137,12 +137,6 @@ impl Plane {
     /// The proved stores, over the mint writer's connection.
     pub fn stores(&self) -> &AuthorityStores {
         &self.stores
-    }
-
-    /// Credential arm of a connect; refuses once fenced.
-    pub async fn authorize_connect_credential(&self, claims: &BearerClaims) -> Result<(), EpError> {
-        self.fence.check()?;
-        self.reader.authorize_connect(claims).await
     }
 
     /// Ensures the root credential under `auth-service:<space>`; refuses once fenced.

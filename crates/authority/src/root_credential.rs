@@ -8,7 +8,7 @@ use cotal_wire::{
 use crate::{
     activation::activate_at_uid,
     credential::{StagedCredential, read_row, revoke},
-    head::{read_head, stamp_root},
+    head::{USED_UP, read_head, stamp_root},
     stores::AuthorityStores,
 };
 
@@ -75,17 +75,13 @@ fn check_root_row(
         return Err(EpError::internal("root credential: the head names a credential that has no row"));
     };
     if row.state() != CredentialState::Active {
-        return Err(EpError::permission_denied(
-            "root credential: it was revoked; grant the actor a fresh incarnation",
-        ));
+        return Err(EpError::permission_denied(format!("root credential: it was revoked; {USED_UP}")));
     }
     if row.holder() != principal || row.lifecycle_uid() != Some(uid) {
         return Err(EpError::internal("root credential: the row under the head's id is another holder's"));
     }
     if row.expires_at() <= now {
-        return Err(EpError::permission_denied(
-            "root credential: it has expired; grant the actor a fresh incarnation",
-        ));
+        return Err(EpError::permission_denied(format!("root credential: it has expired; {USED_UP}")));
     }
     Ok(())
 }
@@ -173,7 +169,9 @@ mod tests {
             (Some(&active), "alice", 'b', EpCode::Internal),
             (Some(&active), "alice", 'a', EpCode::PermissionDenied),
         ] {
-            assert_eq!(check_root_row(row, &principal(who), &uid(at), end).unwrap_err().code, code);
+            let refusal = check_root_row(row, &principal(who), &uid(at), end).unwrap_err();
+            assert_eq!(refusal.code, code);
+            assert_eq!(refusal.message.ends_with(USED_UP), code == EpCode::PermissionDenied, "{refusal}");
         }
         assert_eq!(check_root_row(Some(&active), &principal("alice"), &uid('a'), UnixMillis(999)), Ok(()));
     }

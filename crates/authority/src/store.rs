@@ -68,6 +68,15 @@ impl Store {
     }
 }
 
+/// A row that cannot be read must be mended by hand, so its refusal names it. A key is an identifier, no secret; one
+/// that another writer made up is printed escaped.
+pub(crate) fn at_key<T>(key: &str, parsed: Result<T, EpError>) -> Result<T, EpError> {
+    parsed.map_err(|refusal| EpError {
+        message: format!("{}: {}", key.escape_default(), refusal.message),
+        ..refusal
+    })
+}
+
 /// A write that must not lose: a lost race is `conflict`, an ambiguous one `unavailable`.
 pub(crate) fn must_land(outcome: WriteOutcome, what: &str) -> Result<Revision, EpError> {
     match outcome {

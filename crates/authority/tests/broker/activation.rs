@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::harness::{OWNER, World, code, op, principal, uid};
+use crate::harness::{OWNER, World, assert_garbled, code, op, principal, uid};
 use cotal_authority::{
     activation::{Resumed, activate_at_uid, activate_fresh, resume_activation},
     failpoint::Failpoint,
@@ -131,13 +131,13 @@ async fn markers_are_refused_and_garbled_rows_are_internal() {
 
     for garbled in ["", "{}", "not json", "[]"] {
         world.put(&world.records, &head_key("head2"), garbled).await;
-        assert_eq!(code(at_uid(&world, "head2", &uid()).await), EpCode::Internal, "{garbled:?}");
+        assert_garbled(at_uid(&world, "head2", &uid()).await, &format!("lifecycle.{OWNER}.head2"));
         let uid = uid();
         world.put(&world.records, &format!("uid.{uid}"), garbled).await;
-        assert_eq!(code(at_uid(&world, "uid2", &uid).await), EpCode::Internal, "{garbled:?}");
+        assert_garbled(at_uid(&world, "uid2", &uid).await, &format!("uid.{uid}"));
         let uid = crate::harness::uid();
         world.put(&world.auth, &format!("gate.{uid}"), garbled).await;
-        assert_eq!(code(at_uid(&world, "gate2", &uid).await), EpCode::Internal, "{garbled:?}");
+        assert_garbled(at_uid(&world, "gate2", &uid).await, &format!("gate.{uid}"));
     }
 }
 

@@ -216,6 +216,13 @@ pub(crate) fn code<T: std::fmt::Debug>(result: Result<T, EpError>) -> EpCode {
     result.unwrap_err().code
 }
 
+/// A row that cannot be read, under this key, is what was refused.
+pub(crate) fn assert_garbled<T: std::fmt::Debug>(result: Result<T, EpError>, key: &str) {
+    let refusal = result.unwrap_err();
+    assert_eq!(refusal.code, EpCode::Internal, "{refusal}");
+    assert!(refusal.message.contains(&format!("{key}: ")), "{refusal} does not name {key}");
+}
+
 /// A bearer of this actor at this incarnation, with this credential.
 pub(crate) fn bearer(actor: &str, uid: Option<&LifecycleUid>, credential: Option<&str>) -> BearerClaims {
     let owner = DerivedOwner::parse(OWNER).unwrap();

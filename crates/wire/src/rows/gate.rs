@@ -3,11 +3,11 @@
 use std::fmt;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::closed::{Closed, compact};
 use crate::{
-    error::{EpCode, EpError, detail},
+    error::{EpCode, EpError},
     token::{LifecycleUid, OpId},
 };
 
@@ -290,16 +290,7 @@ impl AgentGate {
 
     /// A refusal that says which operation stands in the way (contract 07 §17.1).
     fn blocked(&self, code: EpCode, message: &str) -> EpError {
-        let error = EpError::new(code, message);
-        match self.state.op() {
-            Some(op) => error.with_detail(json!({
-                "kind": detail::LIFECYCLE_BLOCKED,
-                "blockedOp": op.kind,
-                "gateState": self.state.as_str(),
-                "opId": op.op_id,
-            })),
-            None => error,
-        }
+        self.state.blocks(EpError::new(code, message))
     }
 }
 
@@ -358,6 +349,7 @@ mod tests {
             assert_eq!(error.code, EpCode::FailedPrecondition);
             assert_eq!(error.details[0]["blockedOp"], kind.as_str());
             assert_eq!(error.details[0]["gateState"], "frozen");
+            assert!(error.details[0]["remedy"].is_string(), "{error:?}");
         }
         assert_eq!(code(open().freeze(GateOp::new(op('f'), OpKind::Activation))), EpCode::FailedPrecondition);
     }

@@ -214,11 +214,6 @@ impl LifecycleHead {
         self.state == HeadState::Active && self.lifecycle_uid == *uid
     }
 
-    /// Whether an activation of `uid` may write over this head: it is retired, and the uid is another.
-    pub fn is_replaceable_by(&self, uid: &LifecycleUid) -> bool {
-        self.state == HeadState::Retired && self.lifecycle_uid != *uid
-    }
-
     /// The last containment step of a takeover: the next epoch, without the credential of the old one.
     pub fn advance_epoch(self, uid: &LifecycleUid, from_epoch: u64, op: &OpId) -> Result<HeadStep, EpError> {
         self.require_active_at(uid)?;
@@ -412,8 +407,6 @@ mod tests {
         let retired = written(retiring.complete_retirement(&uid('a'), &op('r')));
         assert!(matches!(retired.clone().complete_retirement(&uid('a'), &op('x')), Ok(HeadStep::Done(_))));
         assert_eq!(code(retired.clone().begin_retirement(&uid('a'), &op('r'))), EpCode::FailedPrecondition);
-        assert!(retired.is_replaceable_by(&uid('b')) && !retired.is_replaceable_by(&uid('a')));
-        assert!(!born().is_replaceable_by(&uid('b')));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! A transition consumes the state that was read and answers the state to write, or the refusal. The write itself,
 //! pinned to the revision that was read, is room `authority`'s.
 
+mod blocked;
 mod closed;
 mod credential;
 mod gate;
