@@ -31,6 +31,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Two unanswered pings cut a session whose broker hangs.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Messages that a subscription holds for its reader, who is meant to be at hand: past that the newest are dropped.
+const SUBSCRIPTION_CAPACITY: usize = 8_192;
 /// Refuses at once, without a packet leaving the machine: where a session is sent instead of reconnecting.
 const NOWHERE: &str = "nats://127.0.0.1:0";
 
@@ -151,6 +153,7 @@ impl Session {
         .connection_timeout(CONNECT_TIMEOUT)
         .ping_interval(PING_INTERVAL)
         .request_timeout(None)
+        .subscription_capacity(SUBSCRIPTION_CAPACITY)
         .max_reconnects(plan.servers.len())
         .reconnect_delay_callback(|_| Duration::ZERO)
         .ignore_discovered_servers()

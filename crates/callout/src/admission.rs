@@ -6,8 +6,10 @@ use tokio::time::Instant;
 
 /// How long before the broker's own timeout a request must be answered.
 pub const ANSWER_MARGIN: Duration = Duration::from_millis(250);
-/// Most requests that wait. Shedding bounds the queue by time; this bounds it by number under any burst.
+/// Most requests that wait in one queue. Shedding bounds a queue by time; this bounds it by number under any burst.
 pub const MAX_WAITING: usize = 8_192;
+/// Most bytes that wait in one queue. A CONNECT may carry 64 KiB, and whoever has the public sentinel may send one.
+pub const MAX_WAITING_BYTES: usize = 16 * 1024 * 1024;
 
 /// The queue in front of the slots.
 #[derive(Debug)]
@@ -15,14 +17,23 @@ pub struct Admission<T> {
     slots: usize,
     budget: Duration,
     in_progress: usize,
-    waiting: VecDeque<Waiting<T>>,
+    waiting: Backlog<T>,
 }
 
-/// A request and when it was received.
+/// Requests that wait, oldest first, bounded by number and by bytes.
+#[derive(Debug)]
+pub struct Backlog<T> {
+    waiting: VecDeque<Waiting<T>>,
+    bytes: usize,
+}
+
+/// A request, how much memory it holds, and when it was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting<T> {
     /// The request.
     pub request: T,
+    /// Its size in bytes.
+    pub bytes: usize,
     /// When the callout received it.
     pub received: Instant,
 }
@@ -49,26 +60,38 @@ pub enum Offer<T> {
 impl<T> Admission<T> {
     /// `slots` requests in progress at most, each to be answered within `budget` of its receipt.
     pub const fn new(slots: usize, budget: Duration) -> Self {
-        Self { slots, budget, in_progress: 0, waiting: VecDeque::new() }
+        Self { slots, budget, in_progress: 0, waiting: Backlog::new() }
     }
 
     /// Decides on a request that was just received. Nobody overtakes one that waits.
-    pub fn offer(&mut self, request: T, received: Instant) -> Offer<T> {
-        let request = Waiting { request, received };
-        let Some(oldest) = self.waiting.front() else {
-            if self.in_progress < self.slots {
-                self.in_progress += 1;
-                return Offer::Start(request);
-            }
-            self.waiting.push_back(request);
-            return Offer::Queued;
+    pub fn offer(&mut self, request: Waiting<T>) -> Offer<T> {
+        let Some(waited) = self.waiting.waited(request.received) else {
+            return self.rejoin(request);
         };
-        let waited = received.saturating_duration_since(oldest.received);
-        if waited > self.budget / 2 || self.waiting.len() >= MAX_WAITING {
-            return Offer::Shed { request, waited, ahead: self.waiting.len() + self.in_progress };
+        if sheds(waited, self.budget) {
+            return self.shed(request, waited);
         }
-        self.waiting.push_back(request);
-        Offer::Queued
+        self.rejoin(request)
+    }
+
+    /// Takes a request that has waited elsewhere, at the place of its receipt. It is not new, so the age of the queue
+    /// does not shed it; only a full queue does.
+    pub fn rejoin(&mut self, request: Waiting<T>) -> Offer<T> {
+        if self.waiting.is_empty() && self.in_progress < self.slots {
+            self.in_progress += 1;
+            return Offer::Start(request);
+        }
+        match self.waiting.insert(request) {
+            Ok(()) => Offer::Queued,
+            Err(request) => {
+                let waited = self.waiting.waited(Instant::now()).unwrap_or_default();
+                self.shed(request, waited)
+            }
+        }
+    }
+
+    fn shed(&self, request: Waiting<T>, waited: Duration) -> Offer<T> {
+        Offer::Shed { request, waited, ahead: self.waiting.len() + self.in_progress }
     }
 
     /// One request in progress has ended.
@@ -81,24 +104,87 @@ impl<T> Admission<T> {
         if self.in_progress >= self.slots {
             return None;
         }
-        let next = self.waiting.pop_front()?;
+        let next = self.waiting.pop()?;
         self.in_progress += 1;
         Some(next)
     }
 
-    /// The oldest waiting request, when its deadline has passed. All have one budget, so the oldest expires first.
+    /// The oldest waiting request, when its deadline has passed.
     pub fn expire_next(&mut self, now: Instant) -> Option<Waiting<T>> {
-        if self.next_deadline()? > now { None } else { self.waiting.pop_front() }
+        self.waiting.expire_next(self.budget, now)
     }
 
     /// When the oldest waiting request expires.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.waiting.front().map(|oldest| oldest.received + self.budget)
+        self.waiting.next_deadline(self.budget)
     }
 
     /// Whether nothing waits and nothing is in progress.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.in_progress == 0
+    }
+}
+
+/// The shed rule: the oldest waiting request has waited more than half its budget.
+pub fn sheds(waited: Duration, budget: Duration) -> bool {
+    waited > budget / 2
+}
+
+// === impl Backlog ===
+
+impl<T> Backlog<T> {
+    /// Nothing waits.
+    pub const fn new() -> Self {
+        Self { waiting: VecDeque::new(), bytes: 0 }
+    }
+
+    /// Puts a request at the place of its receipt, or gives it back when the queue is full.
+    pub fn insert(&mut self, request: Waiting<T>) -> Result<(), Waiting<T>> {
+        if self.waiting.len() >= MAX_WAITING || self.bytes.saturating_add(request.bytes) > MAX_WAITING_BYTES {
+            return Err(request);
+        }
+        self.bytes += request.bytes;
+        let place = self.waiting.partition_point(|other| other.received <= request.received);
+        self.waiting.insert(place, request);
+        Ok(())
+    }
+
+    /// The oldest.
+    pub fn pop(&mut self) -> Option<Waiting<T>> {
+        let oldest = self.waiting.pop_front()?;
+        self.bytes -= oldest.bytes;
+        Some(oldest)
+    }
+
+    /// The oldest, when its deadline has passed. All have one budget, so the oldest expires first.
+    pub fn expire_next(&mut self, budget: Duration, now: Instant) -> Option<Waiting<T>> {
+        if self.next_deadline(budget)? > now { None } else { self.pop() }
+    }
+
+    /// When the oldest expires.
+    pub fn next_deadline(&self, budget: Duration) -> Option<Instant> {
+        self.waiting.front().map(|oldest| oldest.received + budget)
+    }
+
+    /// How long the oldest has waited.
+    pub fn waited(&self, now: Instant) -> Option<Duration> {
+        self.waiting.front().map(|oldest| now.saturating_duration_since(oldest.received))
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+impl<T> Default for Backlog<T> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -114,14 +200,18 @@ mod tests {
         Duration::from_millis(n)
     }
 
+    fn at<T>(request: T, received: Instant) -> Waiting<T> {
+        Waiting { request, bytes: 1, received }
+    }
+
     #[test]
     fn requests_start_while_slots_are_free_and_then_wait_oldest_first() {
         let t = Instant::now();
         let mut admission = Admission::new(2, BUDGET);
-        assert!(matches!(admission.offer(1, t), Offer::Start(_)));
-        assert!(matches!(admission.offer(2, t), Offer::Start(_)));
-        assert_eq!(admission.offer(3, t + ms(1)), Offer::Queued);
-        assert_eq!(admission.offer(4, t + ms(2)), Offer::Queued);
+        assert!(matches!(admission.offer(at(1, t)), Offer::Start(_)));
+        assert!(matches!(admission.offer(at(2, t)), Offer::Start(_)));
+        assert_eq!(admission.offer(at(3, t + ms(1))), Offer::Queued);
+        assert_eq!(admission.offer(at(4, t + ms(2))), Offer::Queued);
         assert_eq!(admission.start_next(), None);
         admission.ended();
         assert_eq!(admission.start_next().map(|w| w.request), Some(3));
@@ -134,10 +224,10 @@ mod tests {
     fn a_new_request_overtakes_no_waiting_one() {
         let t = Instant::now();
         let mut admission = Admission::new(1, BUDGET);
-        let _ = admission.offer(1, t);
-        let _ = admission.offer(2, t);
+        let _ = admission.offer(at(1, t));
+        let _ = admission.offer(at(2, t));
         admission.ended();
-        assert_eq!(admission.offer(3, t), Offer::Queued);
+        assert_eq!(admission.offer(at(3, t)), Offer::Queued);
         assert_eq!(admission.start_next().map(|w| w.request), Some(2));
     }
 
@@ -145,10 +235,10 @@ mod tests {
     fn a_request_is_shed_only_when_the_oldest_has_waited_more_than_half_the_budget() {
         let t = Instant::now();
         let mut admission = Admission::new(1, BUDGET);
-        let _ = admission.offer(1, t);
-        let _ = admission.offer(2, t);
-        assert_eq!(admission.offer(3, t + ms(875)), Offer::Queued);
-        let Offer::Shed { request, waited, ahead } = admission.offer(4, t + ms(876)) else { panic!() };
+        let _ = admission.offer(at(1, t));
+        let _ = admission.offer(at(2, t));
+        assert_eq!(admission.offer(at(3, t + ms(875))), Offer::Queued);
+        let Offer::Shed { request, waited, ahead } = admission.offer(at(4, t + ms(876))) else { panic!() };
         assert_eq!((request.request, waited, ahead), (4, ms(876), 3));
     }
 
@@ -156,17 +246,17 @@ mod tests {
     fn a_request_in_progress_for_long_sheds_nobody() {
         let t = Instant::now();
         let mut admission = Admission::new(1, BUDGET);
-        let _ = admission.offer(1, t);
-        assert_eq!(admission.offer(2, t + ms(1_700)), Offer::Queued);
+        let _ = admission.offer(at(1, t));
+        assert_eq!(admission.offer(at(2, t + ms(1_700))), Offer::Queued);
     }
 
     #[test]
     fn a_waiting_request_expires_at_its_deadline_and_not_before() {
         let t = Instant::now();
         let mut admission = Admission::new(1, BUDGET);
-        let _ = admission.offer(1, t);
-        let _ = admission.offer(2, t);
-        let _ = admission.offer(3, t + ms(5));
+        let _ = admission.offer(at(1, t));
+        let _ = admission.offer(at(2, t));
+        let _ = admission.offer(at(3, t + ms(5)));
         assert_eq!(admission.next_deadline(), Some(t + BUDGET));
         assert_eq!(admission.expire_next(t + BUDGET - ms(1)), None);
         assert_eq!(admission.expire_next(t + BUDGET).map(|w| w.request), Some(2));
@@ -178,9 +268,47 @@ mod tests {
     fn the_queue_is_bounded_under_any_burst() {
         let t = Instant::now();
         let mut admission = Admission::new(1, BUDGET);
-        let shed =
-            (0..MAX_WAITING + 11).filter(|n| matches!(admission.offer(*n, t), Offer::Shed { .. })).count();
+        let shed = (0..MAX_WAITING + 11)
+            .filter(|n| matches!(admission.offer(at(*n, t)), Offer::Shed { .. }))
+            .count();
         assert_eq!(shed, 10);
+    }
+
+    #[test]
+    fn the_queue_is_bounded_by_bytes_and_what_leaves_makes_room() {
+        const LARGE: usize = 85_000;
+        let t = Instant::now();
+        let mut admission = Admission::new(1, BUDGET);
+        let large = |n| Waiting { request: n, bytes: LARGE, received: t };
+        let room = MAX_WAITING_BYTES / LARGE;
+        let shed =
+            (0..=room + 5).filter(|n| matches!(admission.offer(large(*n)), Offer::Shed { .. })).count();
+        assert_eq!(shed, 5, "one starts, {room} wait");
+        admission.ended();
+        assert!(admission.start_next().is_some());
+        assert_eq!(admission.offer(large(1)), Offer::Queued);
+        assert!(matches!(admission.offer(large(2)), Offer::Shed { .. }));
+        while admission.expire_next(t + BUDGET).is_some() {}
+        assert_eq!(admission.waiting.bytes, 0);
+    }
+
+    #[test]
+    fn a_request_that_waited_elsewhere_takes_the_place_of_its_receipt_and_is_not_new() {
+        let t = Instant::now();
+        let mut admission = Admission::new(1, BUDGET);
+        let _ = admission.offer(at(1, t));
+        let _ = admission.offer(at(2, t + ms(1)));
+        let _ = admission.offer(at(4, t + ms(700)));
+        assert!(matches!(admission.offer(at(9, t + ms(900))), Offer::Shed { .. }), "a new one is shed");
+        assert_eq!(admission.rejoin(at(3, t + ms(600))), Offer::Queued);
+        let mut order = Vec::new();
+        loop {
+            admission.ended();
+            let Some(next) = admission.start_next() else { break };
+            order.push(next.request);
+        }
+        assert_eq!(order, [2, 3, 4]);
+        assert!(matches!(admission.rejoin(at(5, t)), Offer::Start(_)));
     }
 
     proptest! {
@@ -210,7 +338,7 @@ mod tests {
                     last = Some(next.request);
                     (running, left) = (running + 1, left + 1);
                 }
-                match admission.offer(n, now) {
+                match admission.offer(at(n, now)) {
                     Offer::Start(next) => {
                         prop_assert!(last < Some(next.request));
                         last = Some(n);

@@ -9,6 +9,7 @@ use std::{sync::Arc, time::Duration};
 use cotal_broker::{Connection, Message};
 use cotal_ledger::LedgerError;
 use cotal_trust::{
+    Zeroizing,
     bearer::{self, VerifiedBearer},
     jwt::{self, CalloutOutcome, UserClaims, principal_tags},
     xkey::Sealer,
@@ -33,6 +34,22 @@ pub(crate) struct Lane {
     sealer: Sealer,
     connection: Connection,
     budget: Duration,
+}
+
+/// A request on its way to a slot.
+pub(crate) enum Request {
+    /// As it came.
+    Sealed(Message),
+    /// Its bearer was verified, and paid for, before it had a slot.
+    Verified(Box<(Asked, VerifiedBearer)>),
+}
+
+/// An opened request.
+pub(crate) struct Asked {
+    reply: String,
+    opened: Opened,
+    progress: Progress,
+    received: Instant,
 }
 
 /// Why a request is refused without having had a slot.
@@ -76,57 +93,86 @@ impl Lane {
     }
 
     /// Answers a request that has a slot, and returns when its work has ended, which may be after the answer.
-    pub(crate) async fn serve(self: Arc<Self>, request: Waiting<Message>) {
-        let progress = Progress::new(request.received);
-        progress.turn(Step::Verify);
-        let Some((reply, opened)) = self.open(&request.request) else { return };
-        let deadline = request.received + self.budget;
+    pub(crate) async fn serve(self: Arc<Self>, request: Waiting<Request>) {
+        let (asked, bearer) = match request.request {
+            Request::Sealed(message) => {
+                let Some(mut asked) = self.open(message, request.received) else { return };
+                let bearer = self.verify(&mut asked);
+                (asked, bearer)
+            }
+            Request::Verified(verified) => {
+                let (asked, bearer) = *verified;
+                (asked, Ok(bearer))
+            }
+        };
+        let deadline = asked.received + self.budget;
 
-        let work = self.decide(&opened, &progress);
+        let work = self.decide(&asked, bearer);
         tokio::pin!(work);
         let verdict = tokio::select! {
             biased;
             verdict = &mut work => verdict,
             () = sleep_until(deadline) => {
-                self.time_out(&reply, &opened, &progress, request.received).await;
+                self.time_out(&asked).await;
                 // The slot is held until the step in flight has ended: slots count work, not answers.
                 let _ = work.await;
                 return;
             }
         };
         match verdict {
-            _ if Instant::now() >= deadline => {
-                self.time_out(&reply, &opened, &progress, request.received).await;
-            }
+            _ if Instant::now() >= deadline => self.time_out(&asked).await,
             Ok(user_jwt) => {
-                progress.turn(Step::Sign);
-                let allow = CalloutOutcome::Allow(&user_jwt);
-                self.answer(&reply, &opened, &progress, request.received, allow, Outcome::Minted).await;
+                asked.progress.turn(Step::Sign);
+                self.answer(&asked, CalloutOutcome::Allow(&user_jwt), Outcome::Minted).await;
             }
-            Err(Stopped::Denied(denial)) => {
-                progress.turn(Step::Sign);
-                let reason = denial.text();
-                let outcome = Outcome::Denied { reason: reason.clone() };
-                let deny = CalloutOutcome::Deny(&reason);
-                self.answer(&reply, &opened, &progress, request.received, deny, outcome).await;
-            }
+            Err(Stopped::Denied(denial)) => self.deny(&asked, &denial).await,
             Err(Stopped::Cancelled) => {}
         }
     }
 
+    /// Whether a request comes from a host whose bucket is empty. While no host's is, this looks at nothing.
+    pub(crate) fn is_suspect(&self, message: &Message) -> bool {
+        let limiter = &self.parts.limiter;
+        limiter.some_host_limited()
+            && intake::peek_host(&self.sealer, message.header(SERVER_XKEY_HEADER), &message.payload)
+                .is_some_and(|host| limiter.host_limited(&host))
+    }
+
+    /// Verifies a suspect's bearer, without a slot. One that verifies comes back, to be served as any other: the host
+    /// is charged for bearers that do not verify, and for no others. Whatever else it sent is denied here.
+    pub(crate) async fn check(self: Arc<Self>, request: Waiting<Message>) -> Option<Waiting<Request>> {
+        let Waiting { request: message, bytes, received } = request;
+        let mut asked = self.open(message, received)?;
+        match self.verify(&mut asked) {
+            Ok(bearer) => {
+                asked.progress.turn(Step::Queue);
+                let request = Request::Verified(Box::new((asked, bearer)));
+                Some(Waiting { request, bytes, received })
+            }
+            Err(denial) => {
+                self.deny(&asked, &denial).await;
+                None
+            }
+        }
+    }
+
     /// Denies a request that never had a slot: no bearer is looked at, no ledger, no store.
-    pub(crate) async fn refuse(self: Arc<Self>, request: Waiting<Message>, why: Unserved) {
-        let progress = Progress::new(request.received);
+    pub(crate) async fn refuse(self: Arc<Self>, request: Waiting<Request>, why: Unserved) {
         let outcome = match why {
             Unserved::Expired => Outcome::Timeout { at: Step::Queue },
             Unserved::Shed { waited, ahead } => Outcome::Shed { waited, ahead },
         };
-        progress.turn(Step::Verify);
-        let Some((reply, opened)) = self.open(&request.request) else { return };
-        progress.turn(Step::Sign);
+        let asked = match request.request {
+            Request::Sealed(message) => {
+                let Some(mut asked) = self.open(message, request.received) else { return };
+                asked.opened.bearer = Zeroizing::default();
+                asked
+            }
+            Request::Verified(verified) => verified.0,
+        };
+        asked.progress.turn(Step::Sign);
         let reason = Denial::Timeout.text();
-        let deny = CalloutOutcome::Deny(&reason);
-        self.answer(&reply, &opened, &progress, request.received, deny, outcome).await;
+        self.answer(&asked, CalloutOutcome::Deny(&reason), outcome).await;
     }
 
     /// Writes one line that is no answer's.
@@ -134,13 +180,17 @@ impl Lane {
         (self.parts.log)(&Note { space: &self.parts.space, what }.to_string());
     }
 
-    fn open(&self, message: &Message) -> Option<(String, Opened)> {
+    /// Opens a request, whose bytes are gone then.
+    #[allow(clippy::needless_pass_by_value, reason = "the sealed bytes must not outlive this")]
+    fn open(&self, message: Message, received: Instant) -> Option<Asked> {
+        let progress = Progress::new(received);
+        progress.turn(Step::Verify);
         let header = message.header(SERVER_XKEY_HEADER);
         let expected = self.parts.expected_server_ids.as_deref();
         let opened = intake::open(&self.sealer, header, &message.payload, expected)
-            .and_then(|opened| Ok((message.reply.clone().ok_or(Dropped::NoReply)?, opened)));
+            .and_then(|opened| Ok((message.reply.ok_or(Dropped::NoReply)?, opened)));
         match opened {
-            Ok(opened) => Some(opened),
+            Ok((reply, opened)) => Some(Asked { reply, opened, progress, received }),
             Err(dropped) => {
                 self.note(&dropped.to_string());
                 None
@@ -149,11 +199,13 @@ impl Lane {
     }
 
     /// The pass. Every `?` on `enter` is a place where a passed deadline stops it.
-    async fn decide(self: &Arc<Self>, opened: &Opened, progress: &Progress) -> Result<String, Stopped> {
-        if opened.bearer.is_empty() {
-            return Err(Denial::NoBearer.into());
-        }
-        let bearer = Arc::new(self.verify(opened, progress)?);
+    async fn decide(
+        self: &Arc<Self>,
+        asked: &Asked,
+        bearer: Result<VerifiedBearer, Denial>,
+    ) -> Result<String, Stopped> {
+        let Asked { opened, progress, .. } = asked;
+        let bearer = Arc::new(bearer?);
 
         progress.enter(Step::Ledger)?;
         if bearer.act.view == Some(View::ServiceEndpoint) {
@@ -191,25 +243,32 @@ impl Lane {
         Ok(user_jwt)
     }
 
-    /// Rule 8 and the connect limits: whoever signed the bearer's principal pays, else the host.
-    fn verify(&self, opened: &Opened, progress: &Progress) -> Result<VerifiedBearer, Denial> {
-        let parts = &self.parts;
-        let refusal =
-            match bearer::validate(&opened.bearer, &parts.issuer, &parts.space, parts.clock.now_secs()) {
-                Ok(bearer) => {
-                    self.charge(&bearer.owner, &bearer.act.actor, progress)?;
-                    return Ok(bearer);
-                }
-                Err(refusal) => refusal,
-            };
+    /// Rules 7 and 8 and the connect limits: whoever signed the bearer's principal pays, else the host, which pays for
+    /// a connect without any bearer too. The bearer is gone then.
+    fn verify(&self, asked: &mut Asked) -> Result<VerifiedBearer, Denial> {
+        let (parts, progress) = (&self.parts, &asked.progress);
+        let bearer = std::mem::take(&mut asked.opened.bearer);
+        if bearer.is_empty() {
+            self.charge_host(&asked.opened)?;
+            return Err(Denial::NoBearer);
+        }
+        let refusal = match bearer::validate(&bearer, &parts.issuer, &parts.space, parts.clock.now_secs()) {
+            Ok(bearer) => {
+                self.charge(&bearer.owner, &bearer.act.actor, progress)?;
+                return Ok(bearer);
+            }
+            Err(refusal) => refusal,
+        };
         match &refusal.signed_by {
             Some((owner, actor)) => self.charge(owner, actor, progress)?,
-            None => parts
-                .limiter
-                .charge_host(&opened.host)
-                .map_err(|limited| Denial::Limited(limited.host_sentence(&opened.host)))?,
+            None => self.charge_host(&asked.opened)?,
         }
         Err(Denial::Bearer(refusal.reason))
+    }
+
+    fn charge_host(&self, opened: &Opened) -> Result<(), Denial> {
+        let charged = self.parts.limiter.charge_host(&opened.host);
+        charged.map_err(|limited| Denial::Limited(limited.host_sentence(&opened.host)))
     }
 
     fn charge(
@@ -283,25 +342,24 @@ impl Lane {
         credential.map_err(|error| Denial::Revoked(error.message))
     }
 
+    async fn deny(&self, asked: &Asked, denial: &Denial) {
+        asked.progress.turn(Step::Sign);
+        let reason = denial.text();
+        let outcome = Outcome::Denied { reason: reason.clone() };
+        self.answer(asked, CalloutOutcome::Deny(&reason), outcome).await;
+    }
+
     /// Stops the work and denies.
-    async fn time_out(&self, reply: &str, opened: &Opened, progress: &Progress, received: Instant) {
-        let at = progress.cancel();
-        progress.turn(Step::Sign);
+    async fn time_out(&self, asked: &Asked) {
+        let at = asked.progress.cancel();
+        asked.progress.turn(Step::Sign);
         let reason = Denial::Timeout.text();
-        let outcome = Outcome::Timeout { at };
-        self.answer(reply, opened, progress, received, CalloutOutcome::Deny(&reason), outcome).await;
+        self.answer(asked, CalloutOutcome::Deny(&reason), Outcome::Timeout { at }).await;
     }
 
     /// Signs, seals, sends, and writes the line. What cannot be sent is only logged: nobody waits for it any more.
-    async fn answer(
-        &self,
-        reply: &str,
-        opened: &Opened,
-        progress: &Progress,
-        received: Instant,
-        response: CalloutOutcome<'_>,
-        outcome: Outcome,
-    ) {
+    async fn answer(&self, asked: &Asked, response: CalloutOutcome<'_>, outcome: Outcome) {
+        let Asked { reply, opened, progress, received } = asked;
         let parts = &self.parts;
         let token = jwt::encode_authorization_response(
             &opened.user,

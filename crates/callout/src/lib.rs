@@ -4,10 +4,13 @@
 //! [`admission`] decides who starts, waits or is shed, [`limits`] charges the actor or the host, [`permit`] turns the
 //! bearer and the actor's current row into permissions, and [`service`] drives one request through all of it, once,
 //! before its deadline. The ledger and the stores decide; this room keeps nothing but its rate limits.
+//!
+//! Not here: the hook `prepareConnection` (04 §8.2, §8.4 rule 11). [`service`] says where its place is.
 
 pub mod admission;
 mod connect;
 pub mod denial;
+mod dispatcher;
 pub mod intake;
 pub mod limits;
 pub mod line;

@@ -1,33 +1,25 @@
-//! The callout's intake: one dispatcher owns the queue, every request in progress is a task of its own.
+//! One callout: its limits, its start and its end.
+//!
+//! The contract lets whoever runs a callout hook in `prepareConnection(token, nonce)` (04 §8.2, §8.4 rule 11), and
+//! refuses to start where a policy wants one and none is given. No policy here wants one, so the hook is not there; its
+//! place is in `Lane::decide` (`connect.rs`), between the nonce and the permissions.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use cotal_authority::{ConnectReader, IssuanceLog};
-use cotal_broker::{Connection, Message, Subscription};
+use cotal_broker::Connection;
 use cotal_ledger::Ledger;
 use cotal_trust::{bundle::DataAccount, callout_account::CalloutAuth, issuer::IssuerKeySet, jwt};
 use cotal_wire::{Clock, Entropy, EpError, Space};
-use futures::FutureExt as _;
-use tokio::{
-    sync::Mutex,
-    task::{JoinError, JoinHandle, JoinSet, unconstrained},
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::Mutex, task::JoinHandle, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{
-    admission::{ANSWER_MARGIN, Admission, Offer, Waiting},
-    connect::{Lane, Unserved},
-    limits::Limiter,
-};
+use crate::{admission::ANSWER_MARGIN, connect::Lane, dispatcher::Dispatcher, limits::Limiter};
 
 /// Where nats-server asks (contract 04 §8.2).
 pub const AUTH_SUBJECT: &str = "$SYS.REQ.USER.AUTH";
 /// The queue group that callouts of one space share (contract 04 §8.2).
 pub const QUEUE_GROUP: &str = "cotal-auth-callout";
-
-/// Most denials without a slot that are being signed at once; intake waits for the rest.
-const MAX_REFUSING: usize = 256;
 
 /// Admission and deadlines (contract 04 §8.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +80,9 @@ pub struct CalloutParts {
 pub struct Callout {
     stop: DropGuard,
     ended: CancellationToken,
-    dispatcher: Mutex<Option<JoinHandle<()>>>,
+    dispatcher: Mutex<JoinHandle<()>>,
+    /// How long [`Self::stop`] waits for what is in progress.
+    grace: Duration,
 }
 
 impl Callout {
@@ -106,33 +100,38 @@ impl Callout {
             lane.note("no list of expected servers: every server that holds this account is answered");
         }
 
-        let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
-        let dispatcher = Dispatcher {
-            lane,
-            admission: Admission::new(slots, budget),
-            serving: JoinSet::new(),
-            refusing: JoinSet::new(),
-        };
-        let guard = ended.clone().drop_guard();
-        let stopped = stop.clone();
-        let dispatcher = tokio::spawn(async move {
-            let _guard = guard;
-            dispatcher.run(subscription, stopped).await;
-        });
-        Ok(Self { stop: stop.drop_guard(), ended, dispatcher: Mutex::new(Some(dispatcher)) })
+        // Every request that was taken is answered within the budget, and its answer sent within the margin.
+        let grace = budget + 2 * ANSWER_MARGIN;
+        let dispatcher = Dispatcher::new(lane, slots, budget);
+        Ok(Self::run(grace, move |stop| dispatcher.run(subscription, stop)))
     }
 
-    /// Stops intake, lets what is in progress end, and returns.
+    fn run<F>(grace: Duration, dispatch: impl FnOnce(CancellationToken) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
+        let dispatching = dispatch(stop.clone());
+        // Dropped with the task, however that ends.
+        let guard = ended.clone().drop_guard();
+        let dispatcher = tokio::spawn(async move {
+            let _guard = guard;
+            dispatching.await;
+        });
+        Self { stop: stop.drop_guard(), ended, dispatcher: Mutex::new(dispatcher), grace }
+    }
+
+    /// Stops intake, lets what is in progress end, and returns. Work that is still there when every request has been
+    /// answered (a disk that hangs) is cut off.
     pub async fn stop(&self) {
         self.stop.token().cancel();
-        if let Some(dispatcher) = self.dispatcher.lock().await.take() {
-            // A dispatcher that panicked has ended too.
-            let _ = dispatcher.await;
+        if timeout(self.grace, self.ended.cancelled()).await.is_err() {
+            self.dispatcher.lock().await.abort();
         }
         self.ended.cancelled().await;
     }
 
-    /// Resolves when the callout serves no more: it was stopped, or its connection closed.
+    /// Resolves when the callout serves no more: it was stopped, its connection closed, or its dispatcher failed.
     pub async fn ended(&self) {
         self.ended.cancelled().await;
     }
@@ -181,88 +180,6 @@ fn check_material(callout: &CalloutAuth, data: &DataAccount) -> Result<(), EpErr
         return refuse("its JWT does not allow the space's data account");
     }
     Ok(())
-}
-
-/// Owns the queue. It reads, decides and spawns; it never opens, verifies or signs anything itself.
-struct Dispatcher {
-    lane: Arc<Lane>,
-    admission: Admission<Message>,
-    serving: JoinSet<()>,
-    refusing: JoinSet<()>,
-}
-
-impl Dispatcher {
-    async fn run(mut self, subscription: Subscription, stop: CancellationToken) {
-        let mut intake = Some(subscription);
-        while intake.is_some() || !self.admission.is_idle() || !self.refusing.is_empty() {
-            let expiry = self.admission.next_deadline();
-            tokio::select! {
-                biased;
-                Some(ended) = self.serving.join_next() => {
-                    self.admission.ended();
-                    self.report(&ended);
-                }
-                Some(ended) = self.refusing.join_next() => self.report(&ended),
-                () = sleep_until(expiry.unwrap_or_else(Instant::now)), if expiry.is_some() => {}
-                () = stop.cancelled(), if intake.is_some() => self.close(&mut intake),
-                message = next(&mut intake), if self.refusing.len() < MAX_REFUSING => match message {
-                    Some(message) => self.take(message),
-                    None => intake = None,
-                },
-                else => {}
-            }
-            self.advance();
-        }
-    }
-
-    /// Takes what has already arrived and unsubscribes. A request that crosses the unsubscribe on the wire is lost to
-    /// the broker's own timeout, as one would be whose callout died.
-    fn close(&mut self, intake: &mut Option<Subscription>) {
-        while let Some(Some(message)) = unconstrained(next(intake)).now_or_never() {
-            self.take(message);
-        }
-        *intake = None;
-    }
-
-    fn take(&mut self, message: Message) {
-        match self.admission.offer(message, Instant::now()) {
-            Offer::Start(request) => self.serve(request),
-            Offer::Queued => {}
-            Offer::Shed { request, waited, ahead } => self.refuse(request, Unserved::Shed { waited, ahead }),
-        }
-    }
-
-    /// The expired ones first, so that a slot is never given to a request that nobody waits for.
-    fn advance(&mut self) {
-        let now = Instant::now();
-        while let Some(request) = self.admission.expire_next(now) {
-            self.refuse(request, Unserved::Expired);
-        }
-        while let Some(request) = self.admission.start_next() {
-            self.serve(request);
-        }
-    }
-
-    fn serve(&mut self, request: Waiting<Message>) {
-        self.serving.spawn(Arc::clone(&self.lane).serve(request));
-    }
-
-    fn refuse(&mut self, request: Waiting<Message>, why: Unserved) {
-        self.refusing.spawn(Arc::clone(&self.lane).refuse(request, why));
-    }
-
-    fn report(&self, ended: &Result<(), JoinError>) {
-        if ended.is_err() {
-            self.lane.note("a request's task failed; the broker will time its connect out");
-        }
-    }
-}
-
-async fn next(intake: &mut Option<Subscription>) -> Option<Message> {
-    match intake {
-        Some(subscription) => subscription.next().await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]
@@ -331,6 +248,38 @@ mod tests {
         assert_eq!(check_limits(&short).unwrap_err().code, EpCode::BadRequest);
         let none = CalloutLimits { max_in_flight: 0, ..CalloutLimits::default() };
         assert_eq!(check_limits(&none).unwrap_err().code, EpCode::BadRequest);
+    }
+
+    #[tokio::test]
+    async fn a_dispatcher_that_panics_has_ended() {
+        let callout = Callout::run(Duration::from_secs(60), |_| async { panic!("a test's panic") });
+        timeout(Duration::from_secs(10), callout.ended()).await.expect("the end is seen");
+        timeout(Duration::from_secs(10), callout.stop()).await.expect("and a stop does not hang");
+    }
+
+    #[tokio::test]
+    async fn a_dispatcher_that_is_aborted_has_ended() {
+        let callout = Callout::run(Duration::from_secs(60), |_| std::future::pending());
+        callout.dispatcher.lock().await.abort();
+        timeout(Duration::from_secs(10), callout.ended()).await.expect("the end is seen");
+    }
+
+    #[tokio::test]
+    async fn a_stop_cuts_off_what_does_not_end_and_waits_for_what_does() {
+        let grace = Duration::from_millis(50);
+        let callout = Callout::run(grace, |_| std::future::pending());
+        let started = std::time::Instant::now();
+        timeout(Duration::from_secs(10), callout.stop()).await.expect("cut off");
+        assert!(started.elapsed() >= grace);
+
+        let (report, reported) = tokio::sync::oneshot::channel();
+        let callout = Callout::run(Duration::from_secs(60), |stop| async move {
+            stop.cancelled().await;
+            tokio::task::yield_now().await;
+            report.send(()).unwrap();
+        });
+        timeout(Duration::from_secs(10), callout.stop()).await.expect("no longer than needed");
+        reported.await.expect("it ended by itself");
     }
 
     #[test]
