@@ -182,7 +182,7 @@ impl GrantInput {
             label: self.label.clone(),
             token_hash: token_hash.map(|hash| hash.as_str().to_owned()),
             lifecycle_uid: uid.map(|uid| uid.as_str().to_owned()),
-            granted_at: iso_millis(clock.now_millis())?,
+            granted_at: Some(iso_millis(clock.now_millis())?),
         })
     }
 }

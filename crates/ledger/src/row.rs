@@ -68,8 +68,8 @@ pub struct ActorRow {
     pub token_hash: Option<String>,
     /// The incarnation.
     pub lifecycle_uid: Option<String>,
-    /// When it was granted, ISO.
-    pub granted_at: String,
+    /// When it was granted, ISO. Every writer puts it; a reader needs it for nothing but display.
+    pub granted_at: Option<String>,
 }
 
 /// A row and its kind.
@@ -119,6 +119,10 @@ impl ActorRow {
     }
 
     /// Reads a row of a kind, refusing in the order of contract 04 §7.3 steps 2-6.
+    ///
+    /// The contract checks no optional member on read, so one that is absent or `null` is simply not there. Two things
+    /// are stricter here than there: an entry of a list that is not text, and an optional member of another type,
+    /// refuse. Either would have to be dropped or guessed at, and a row is no place for guesses.
     pub(crate) fn parse(bytes: &[u8], kind: RowKind) -> Result<Self, RowError> {
         let value: Value = serde_json::from_slice(bytes).map_err(|_| RowError::Json)?;
         let Value::Object(mut members) = value else { return Err(RowError::Version) };
@@ -150,7 +154,7 @@ impl ActorRow {
             parent: take_text(&mut members, "parent")?,
             label: take_text(&mut members, "label")?,
             lifecycle_uid: take_text(&mut members, "lifecycleUid")?,
-            granted_at: take_text(&mut members, "grantedAt")?.ok_or(RowError::Member)?,
+            granted_at: take_text(&mut members, "grantedAt")?,
         })
     }
 
@@ -218,7 +222,7 @@ impl Serialize for Document<'_> {
             }
         }
         optional(&mut doc, "lifecycleUid", row.lifecycle_uid.as_ref())?;
-        doc.serialize_field("grantedAt", &row.granted_at)?;
+        optional(&mut doc, "grantedAt", row.granted_at.as_ref())?;
         doc.end()
     }
 }
@@ -227,10 +231,10 @@ fn text<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     members.get(name).and_then(Value::as_str)
 }
 
-/// An optional string member; present with another type, `null` included, refuses.
+/// An optional string member; `null` is absence, another type refuses.
 fn take_text(members: &mut Map<String, Value>, name: &str) -> Result<Option<String>, RowError> {
     match members.remove(name) {
-        None => Ok(None),
+        None | Some(Value::Null) => Ok(None),
         Some(Value::String(s)) => Ok(Some(s)),
         Some(_) => Err(RowError::Member),
     }
@@ -308,10 +312,10 @@ mod tests {
             (M, "tokenHash", Some(json!(&HASH[1..])), RowError::HashOnManaged),
             (M, "tokenHash", Some(json!(1)), RowError::HashOnManaged),
             (I, "role", Some(json!(1)), RowError::Member),
-            (I, "parent", Some(Value::Null), RowError::Member),
+            (I, "parent", Some(json!({})), RowError::Member),
             (I, "label", Some(json!([])), RowError::Member),
             (I, "lifecycleUid", Some(json!(true)), RowError::Member),
-            (I, "grantedAt", None, RowError::Member),
+            (I, "grantedAt", Some(json!(0)), RowError::Member),
         ];
         for (kind, name, value, error) in cases {
             assert_eq!(with(*kind, &[(name, value.clone())]), Err(*error), "{kind} {name} {value:?}");
@@ -345,6 +349,20 @@ mod tests {
     }
 
     #[test]
+    fn an_optional_member_that_is_absent_or_null_is_not_there() {
+        for name in ["role", "parent", "label", "lifecycleUid", "grantedAt"] {
+            for value in [None, Some(Value::Null)] {
+                for kind in RowKind::ALL {
+                    let row = with(kind, &[(name, value.clone())]).unwrap();
+                    assert!(row.role.is_none() && row.parent.is_none() && row.label.is_none());
+                    assert_eq!(row.granted_at.is_none(), name == "grantedAt", "{name} {value:?}");
+                    assert_eq!(ActorRow::parse(&row.to_document(kind).unwrap(), kind), Ok(row));
+                }
+            }
+        }
+    }
+
+    #[test]
     fn unknown_members_are_ignored() {
         assert!(with(RowKind::Interactive, &[("later", Some(json!({"a": [1]})))]).is_ok());
     }
@@ -362,7 +380,7 @@ mod tests {
             label: Some("Zoë".into()),
             token_hash: (kind == RowKind::ManagedAgent).then(|| HASH.into()),
             lifecycle_uid: Some("0".repeat(26)),
-            granted_at: "2026-01-02T03:04:05.006Z".into(),
+            granted_at: Some("2026-01-02T03:04:05.006Z".into()),
         };
         let document = |kind| String::from_utf8(full(kind).to_document(kind).unwrap()).unwrap();
         assert_eq!(
@@ -388,7 +406,7 @@ mod tests {
             prop::option::of(any::<String>()),
             prop::option::of(any::<String>()),
             "[0-9a-f]{64}",
-            any::<String>(),
+            prop::option::of(any::<String>()),
         )
             .prop_map(
                 move |((owner, actor, scope, sub, publish), role, parent, label, uid, hash, at)| ActorRow {

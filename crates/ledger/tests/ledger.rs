@@ -175,7 +175,7 @@ fn an_absent_ledger_has_no_rows_and_creates_nothing() {
 fn a_grant_writes_a_private_row_that_reads_back() {
     let f = Fixture::new();
     let row = f.interactive(&input(ALICE, "cli", "spawn,role:default", ">", ">")).unwrap();
-    assert_eq!(row.granted_at, "2026-01-02T03:04:05.006Z");
+    assert_eq!(row.granted_at.as_deref(), Some("2026-01-02T03:04:05.006Z"));
     assert_eq!(f.ledger.read_interactive(&owner(ALICE), &actor("cli")).unwrap(), Some(row));
     let path = f.path(RowKind::Interactive, &format!("{ALICE}.cli"));
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -595,7 +595,7 @@ fn plain_row(name: &str) -> ActorRow {
         label: None,
         token_hash: None,
         lifecycle_uid: None,
-        granted_at: String::new(),
+        granted_at: None,
     }
 }
 

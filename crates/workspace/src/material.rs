@@ -10,7 +10,7 @@ use cotal_trust::{
     bundle::DataAccount, callout_account::CalloutAuth, idp::IdpPin, issuer::IssuerKeySet, nkey::Seed,
     owner::OwnerSecret,
 };
-use cotal_wire::{Account, Clock, Entropy, Nkey, Operator, Space};
+use cotal_wire::{Clock, Entropy, Operator, Space};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
@@ -64,9 +64,6 @@ pub struct Discovery {
     pub public_url: Option<String>,
 }
 
-/// Kept for signatures that name the account key.
-pub type DataAccountKey = Nkey<Account>;
-
 #[derive(Deserialize)]
 struct Version {
     ver: u64,
@@ -81,20 +78,6 @@ struct Versioned<T> {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ServiceKeysDocument<Text> {
-    data_account: ServiceKeysEntry<Text>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ServiceKeysEntry<Text> {
-    #[serde(rename = "pub")]
-    public: Text,
-    signing_seed: Text,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 struct DiscoveryDocument<Text> {
     url: Text,
     pid: u32,
@@ -104,29 +87,30 @@ struct DiscoveryDocument<Text> {
 }
 
 impl UserAuthMaterial {
-    /// Loads all five; what is missing is listed in one error.
+    /// Loads all five in the order of contract 05 §15.2 step 1; what is missing is listed in one error, in that order.
     pub async fn load(
         store: &dyn SecretStore,
         state_dir: &Path,
         space: &Space,
     ) -> Result<Self, MaterialError> {
-        let idp = load_idp_pin(state_dir)?;
+        let data_account = load_secret(store, space, SERVICE_KEYS_FILE, DataAccount::from_document).await?;
         let callout = load_secret(store, space, CALLOUT_FILE, CalloutAuth::from_document).await?;
         let issuer =
             load_secret(store, space, ISSUER_FILE, |text| IssuerKeySet::from_document(text, space)).await?;
         let owner_secret = load_secret(store, space, OWNER_SECRET_FILE, OwnerSecret::from_document).await?;
-        let data_account = load_secret(store, space, SERVICE_KEYS_FILE, service_keys_from).await?;
+        let idp = load_idp_pin(state_dir)?;
         match (data_account, callout, issuer, owner_secret, idp) {
             (Some(data_account), Some(callout), Some(issuer), Some(owner_secret), Some(idp)) => {
                 Ok(Self { data_account, callout, issuer, owner_secret, idp })
             }
             (data_account, callout, issuer, owner_secret, idp) => {
+                let pin = format!("IdP pin under {}", state_dir.display());
                 let found = [
-                    (IDP_FILE, idp.is_some()),
-                    (CALLOUT_FILE, callout.is_some()),
-                    (ISSUER_FILE, issuer.is_some()),
-                    (OWNER_SECRET_FILE, owner_secret.is_some()),
-                    (SERVICE_KEYS_FILE, data_account.is_some()),
+                    ("service keys", data_account.is_some()),
+                    ("callout account", callout.is_some()),
+                    ("issuer keys", issuer.is_some()),
+                    ("owner secret", owner_secret.is_some()),
+                    (pin.as_str(), idp.is_some()),
                 ];
                 let missing: Vec<_> =
                     found.iter().filter(|(_, found)| !found).map(|(name, _)| *name).collect();
@@ -173,10 +157,7 @@ pub async fn prepare(
     })
     .await?;
     let key = secret_key(space, SERVICE_KEYS_FILE);
-    store
-        .put(&key, &service_keys_document(data_account)?)
-        .await
-        .map_err(|e| MaterialError(format!("{key}: {e}")))?;
+    store.put(&key, &data_account.to_document()).await.map_err(|e| MaterialError(format!("{key}: {e}")))?;
     Ok(UserAuthMaterial { data_account: data_account.clone(), callout, issuer, owner_secret, idp })
 }
 
@@ -286,14 +267,6 @@ fn secret_key(space: &Space, file: &str) -> String {
     format!("auth/{}/{file}", space_segment(space))
 }
 
-fn service_keys_from(text: &str) -> Result<DataAccount, &'static str> {
-    let document: ServiceKeysDocument<String> = parse_body(text).ok_or("not a version 1 document")?;
-    let seed_text = Zeroizing::new(document.data_account.signing_seed);
-    let account = Nkey::parse(&document.data_account.public).map_err(|_| "no account key")?;
-    let signing = Seed::parse(&seed_text).map_err(|_| "no account seed")?;
-    Ok(DataAccount { account, signing })
-}
-
 /// Reads a secret, or makes a first one; whoever stored one in between wins, and its document is the one returned.
 async fn load_or_create<T, E: std::fmt::Display>(
     store: &dyn SecretStore,
@@ -323,12 +296,6 @@ async fn load_secret<T, E: std::fmt::Display>(
     read(&text)
         .map(Some)
         .map_err(|e| MaterialError(format!("{key} cannot be used ({e}); restore it from a backup")))
-}
-
-fn service_keys_document(account: &DataAccount) -> Result<Zeroizing<String>, MaterialError> {
-    let seed = account.signing.expose();
-    let entry = ServiceKeysEntry { public: account.account.as_str(), signing_seed: seed.as_str() };
-    document(&ServiceKeysDocument { data_account: entry })
 }
 
 /// `{"ver":1, …}` with an indent of two and no newline at the end.
@@ -487,15 +454,24 @@ mod tests {
         let missing = |error: MaterialError| error.0;
         let all =
             missing(UserAuthMaterial::load(&place.store, &place.dir, &place.space).await.err().unwrap());
-        assert!(
-            all.contains("idp.json, callout.json, issuer.json, owner-secret.json, service-keys.json"),
-            "{all}"
-        );
-        place.prepare(Some(IDP)).await.unwrap();
-        std::fs::remove_file(place.dir.join("issuer.json")).unwrap();
-        let one =
-            missing(UserAuthMaterial::load(&place.store, &place.dir, &place.space).await.err().unwrap());
-        assert!(one.contains("(issuer.json)"), "{one}");
+        let pin = format!("IdP pin under {}", place.dir.display());
+        let named = format!("(service keys, callout account, issuer keys, owner secret, {pin})");
+        assert!(all.contains(&named), "{all}");
+        for (file, name) in [
+            ("service-keys.json", "service keys"),
+            ("callout.json", "callout account"),
+            ("issuer.json", "issuer keys"),
+            ("owner-secret.json", "owner secret"),
+            ("idp.json", pin.as_str()),
+        ] {
+            place.prepare(Some(IDP)).await.unwrap();
+            let kept = place.text(file);
+            std::fs::remove_file(place.dir.join(file)).unwrap();
+            let one =
+                missing(UserAuthMaterial::load(&place.store, &place.dir, &place.space).await.err().unwrap());
+            assert!(one.contains(&format!("({name})")), "{one}");
+            file::write_atomic(&place.dir.join(file), kept.as_bytes()).unwrap();
+        }
     }
 
     #[tokio::test]
