@@ -311,13 +311,13 @@ fn row_document(kind: RowKind, row: &ActorRow) -> Value {
         "scope": row.scope,
         "allowSubscribe": row.allow_subscribe,
         "allowPublish": row.allow_publish,
-        "grantedAt": row.granted_at,
     });
     let optional = [
         ("role", &row.role),
         ("label", &row.label),
         ("parent", &row.parent),
         ("lifecycleUid", &row.lifecycle_uid),
+        ("grantedAt", &row.granted_at),
     ];
     for (name, value) in optional {
         if let Some(value) = value {

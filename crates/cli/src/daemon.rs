@@ -6,6 +6,7 @@
 use std::{
     ffi::OsString,
     fs::{File, OpenOptions},
+    io::{Read, Seek, SeekFrom},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -25,8 +26,16 @@ use crate::{context::Context, outcome::CliError};
 const TERM_WITHIN: Duration = Duration::from_secs(20);
 /// How long it may take to vanish after SIGKILL.
 const KILL_WITHIN: Duration = Duration::from_secs(5);
+/// A log that has grown beyond this is put aside when its daemon starts again.
+const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
+/// How much of a log's end is read for the last words.
+const TAIL_BYTES: u64 = 4096;
 /// How often a process is looked at.
 const POLL: Duration = Duration::from_millis(50);
+
+/// Logs are never reached through a symlink.
+#[allow(clippy::cast_possible_wrap, reason = "a flag, far below 2^31")]
+const NOFOLLOW: i32 = OFlags::NOFOLLOW.bits() as i32;
 
 /// One daemon of a root, running or not.
 #[derive(Debug, Clone)]
@@ -75,11 +84,12 @@ impl Daemon {
         Ok(alive.then(|| Running { pid, child: None, daemon: self.clone() }))
     }
 
-    /// Starts the daemon in a session of its own and leaves its pid. Its output goes to its log.
+    /// Starts the daemon in a session of its own and leaves its pid. Its output goes to its log. A process whose pid
+    /// cannot be left is killed: no later command would know of it.
     pub fn start(&self, ctx: &Context) -> Result<Running, CliError> {
         let cannot = |e: std::io::Error| CliError::failed(format!("{} cannot be started: {e}", self.name));
         let log = self.open_log().map_err(cannot)?;
-        let child = Command::new(&ctx.executable)
+        let mut child = Command::new(&ctx.executable)
             .args(["detach", "--"])
             .arg(&self.program)
             .args(&self.arguments)
@@ -89,9 +99,13 @@ impl Daemon {
             .stderr(log)
             .spawn()
             .map_err(cannot)?;
-        let running = Running { pid: child.id(), child: Some(child), daemon: self.clone() };
-        file::write_atomic(&self.files.pid, format!("{}\n", running.pid).as_bytes())?;
-        Ok(running)
+        let pid = child.id();
+        if let Err(error) = file::write_atomic(&self.files.pid, format!("{pid}\n").as_bytes()) {
+            // It has only just begun; nothing of its work is lost. The failure that led here is the one told.
+            let _ = child.kill().and_then(|()| child.wait());
+            return Err(CliError::failed(format!("{} was stopped again: {error}", self.name)));
+        }
+        Ok(Running { pid, child: Some(child), daemon: self.clone() })
     }
 
     /// Stops the daemon if it runs, and removes its pid file.
@@ -126,16 +140,25 @@ impl Daemon {
         }
     }
 
+    /// The log, to be appended to. One that has grown long becomes `<log>.1`, in place of the one before.
     fn open_log(&self) -> std::io::Result<File> {
-        let nofollow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
-        OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(nofollow).open(&self.files.log)
+        let log = &self.files.log;
+        if std::fs::symlink_metadata(log).is_ok_and(|meta| meta.is_file() && meta.len() > MAX_LOG_BYTES) {
+            let mut aside = log.clone().into_os_string();
+            aside.push(".1");
+            std::fs::rename(log, aside)?;
+        }
+        OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(NOFOLLOW).open(log)
     }
 
     /// The last line of the log, for the sentence that says why it died.
     fn last_words(&self) -> Option<String> {
-        let text = std::fs::read(&self.files.log).ok()?;
-        let tail = &text[text.len().saturating_sub(4096)..];
-        let line = String::from_utf8_lossy(tail)
+        let mut log = OpenOptions::new().read(true).custom_flags(NOFOLLOW).open(&self.files.log).ok()?;
+        let length = log.metadata().ok().filter(std::fs::Metadata::is_file)?.len();
+        log.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES))).ok()?;
+        let mut tail = Vec::new();
+        log.take(TAIL_BYTES).read_to_end(&mut tail).ok()?;
+        let line = String::from_utf8_lossy(&tail)
             .lines()
             .rev()
             .find(|line| !line.trim().is_empty())?
@@ -331,6 +354,52 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(running.died().to_string().contains("last words"));
+    }
+
+    #[test]
+    fn a_process_whose_pid_file_cannot_be_written_is_killed() {
+        use std::os::unix::fs::PermissionsExt;
+        let tmp = tempfile::tempdir().unwrap();
+        let detach = tmp.path().join("detach");
+        std::fs::write(&detach, "#!/bin/sh\nshift 2\nexec \"$@\"\n").unwrap();
+        std::fs::set_permissions(&detach, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let ctx = Context::of_parts(
+            cotal_workspace::root::Home::at(tmp.path()),
+            cotal_workspace::root::Root::at(tmp.path()),
+            detach,
+            |_| None,
+            std::io::sink(),
+            std::io::sink(),
+        );
+        // Unlike any other process of this machine, whatever runs beside this test.
+        let mark = format!("mark-of-{}", tmp.path().display());
+        let mut daemon = daemon(tmp.path(), "while :; do sleep 0.05; done");
+        daemon.arguments.push(mark.clone().into());
+        daemon.files.pid = tmp.path().join("absent/d.pid");
+        let error = daemon.start(&ctx).unwrap_err().to_string();
+        assert!(error.contains("was stopped again") && error.contains("absent"), "{error}");
+        let lives = std::fs::read_dir("/proc").unwrap().flatten().any(|process| {
+            let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).any(|word| word == mark.as_bytes())
+        });
+        assert!(!lives);
+    }
+
+    #[test]
+    fn a_long_log_is_put_aside_at_a_start_and_only_its_end_is_read() {
+        let tmp = tempfile::tempdir().unwrap();
+        let daemon = daemon(tmp.path(), "");
+        let aside = tmp.path().join("d.log.1");
+        let log = daemon.open_log().unwrap();
+        log.set_len(MAX_LOG_BYTES).unwrap();
+        daemon.open_log().unwrap();
+        assert!(!aside.exists());
+        std::io::Write::write_all(&mut daemon.open_log().unwrap(), b"\nlast words\n").unwrap();
+        assert_eq!(daemon.last_words().as_deref(), Some("last words"));
+        daemon.open_log().unwrap();
+        assert_eq!(std::fs::metadata(&aside).unwrap().len(), MAX_LOG_BYTES + 12);
+        assert_eq!(std::fs::metadata(&daemon.files.log).unwrap().len(), 0);
+        assert_eq!(daemon.last_words(), None);
     }
 
     #[test]

@@ -68,7 +68,7 @@ fn state_file(port: u16, ctx: &Context) -> Result<Option<PathBuf>, CliError> {
     if port == 0 {
         return Ok(None);
     }
-    cotal_workspace::file::ensure_private_dir(ctx.home.path())?;
+    ctx.home.ensure()?;
     Ok(Some(ctx.home.path().join(format!("dev-idp.{port}.json"))))
 }
 

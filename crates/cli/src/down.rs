@@ -2,8 +2,13 @@
 
 use std::path::Path;
 
+use cotal_ledger::shell_quote;
 use cotal_wire::Space;
-use cotal_workspace::{file, material::Discovery, trust_files};
+use cotal_workspace::{
+    file,
+    material::{Discovery, load_idp_pin},
+    trust_files,
+};
 use serde_json::json;
 
 use crate::{
@@ -39,19 +44,26 @@ pub async fn run(args: DownArgs, ctx: &Context) -> Result<(), CliError> {
     let space = choose(named, &spaces).map_err(CliError::Failed)?;
     let progress = Progress::start(ctx);
     let mut stopped = Vec::new();
+    let mut pin = None;
     if let Some(space) = &space {
+        let state_dir = ctx.root.user_auth_state_dir(space)?;
+        pin = load_idp_pin(&state_dir)?;
         let daemon = space_daemons::auth_service(ctx, space, Vec::new());
         stop(&daemon, &progress, &mut stopped).await?;
         // One that was killed could not take it back.
-        Discovery::remove(&ctx.root.user_auth_state_dir(space)?)?;
+        Discovery::remove(&state_dir)?;
     }
-    if let Some(other) = still_served(ctx, &spaces)? {
-        progress.note(&format!("the broker stays: it serves space {:?} too", other.as_str()));
-    } else {
-        stop(&space_daemons::broker(ctx, Path::new("nats-server")), &progress, &mut stopped).await?;
+    let broker = space_daemons::broker(ctx, Path::new("nats-server"));
+    match still_up(ctx, &spaces)? {
+        Some(other) if broker.running()?.is_some() => progress.note(&format!(
+            "the broker stays: space {:?} is up too; `cotal down --space {}` stops both",
+            other.as_str(),
+            shell_quote(other.as_str())
+        )),
+        _ => stop(&broker, &progress, &mut stopped).await?,
     }
     if let Some(space) = &space {
-        stop(&space_daemons::dev_idp(ctx, space, 0, false), &progress, &mut stopped).await?;
+        stop(&space_daemons::left_dev_idp(ctx, space, pin.as_ref()), &progress, &mut stopped).await?;
     }
     drop(progress);
     report(ctx, &stopped)
@@ -72,10 +84,14 @@ fn choose(named: Option<Space>, spaces: &[Space]) -> Result<Option<Space>, Strin
     }
 }
 
-/// A space of the root whose auth service is alive.
-fn still_served<'a>(ctx: &Context, spaces: &'a [Space]) -> Result<Option<&'a Space>, CliError> {
+/// A space of the root that nobody has taken down. Its auth service may have crashed while its clients are connected
+/// still, and what this machine cannot see counts as connected (contract 08 §2.1); so what counts is the pid that an
+/// `up` has left and the readiness file of a service that a unit started, not whether either is alive.
+fn still_up<'a>(ctx: &Context, spaces: &'a [Space]) -> Result<Option<&'a Space>, CliError> {
     for space in spaces {
-        if space_daemons::auth_service(ctx, space, Vec::new()).running()?.is_some() {
+        let pid = space_daemons::auth_service(ctx, space, Vec::new()).files.pid;
+        let announced = !matches!(Discovery::load(&ctx.root.user_auth_state_dir(space)?), Ok(None));
+        if announced || file::is_regular(&pid)? {
             return Ok(Some(space));
         }
     }

@@ -1,13 +1,9 @@
 //! One `up` or `down` of a root at a time.
 
-use std::{
-    fs::{File, OpenOptions},
-    os::unix::fs::OpenOptionsExt,
-};
-
 use cotal_workspace::{file, root::Root};
 use rustix::{
-    fs::{FlockOperation, OFlags, flock},
+    fd::OwnedFd,
+    fs::{FlockOperation, flock},
     io::Errno,
 };
 
@@ -18,23 +14,15 @@ const LOCK_FILE: &str = "up.lock";
 /// Held until dropped; the system lets go of it when the process ends, however it ends.
 #[derive(Debug)]
 pub struct RootLock {
-    _file: File,
+    _file: OwnedFd,
 }
 
 impl RootLock {
     /// Takes the lock, making `.cotal/` when it is not there.
     pub fn take(root: &Root) -> Result<Self, CliError> {
         file::ensure_private_dir(&root.cotal_dir())?;
-        let nofollow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
         let path = root.cotal_dir().join(LOCK_FILE);
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(nofollow)
-            .open(&path)
-            .map_err(|e| CliError::failed(format!("{} cannot be opened: {e}", path.display())))?;
+        let file = file::open_lock(&path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { _file: file }),
             Err(Errno::WOULDBLOCK) => Err(CliError::failed(format!(

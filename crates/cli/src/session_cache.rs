@@ -4,6 +4,10 @@ use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 use cotal_wire::UnixSecs;
 use cotal_workspace::{file, root::Home};
+use rustix::{
+    fd::OwnedFd,
+    fs::{FlockOperation, flock},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use zeroize::Zeroizing;
@@ -11,6 +15,8 @@ use zeroize::Zeroizing;
 use crate::outcome::CliError;
 
 const FILE_NAME: &str = "idp-sessions.json";
+/// Held by whoever changes the cache: two logins at once would otherwise lose one.
+const LOCK_FILE: &str = "idp-sessions.lock";
 const VERSION: u64 = 1;
 
 /// One session.
@@ -79,6 +85,8 @@ impl SessionCache {
 
     /// Stores the session at a normalised IdP URL, in place of the one before.
     pub fn put(&self, idp_url: &str, session: &CachedSession) -> Result<(), CliError> {
+        self.home.ensure()?;
+        let _lock = self.lock()?;
         let mut document = self.read()?.unwrap_or_else(|| Document {
             ver: VERSION,
             sessions: BTreeMap::new(),
@@ -99,12 +107,27 @@ impl SessionCache {
 
     /// Forgets the session at a normalised IdP URL; `false` when there was none.
     pub fn remove(&self, idp_url: &str) -> Result<bool, CliError> {
+        if self.read()?.is_none() {
+            return Ok(false);
+        }
+        let _lock = self.lock()?;
         let Some(mut document) = self.read()? else { return Ok(false) };
         let found = document.sessions.remove(idp_url).is_some();
         if found {
             self.write(&document)?;
         }
         Ok(found)
+    }
+
+    /// Waits for whoever else changes the cache, which takes one small write; the system lets go of the lock when its
+    /// holder ends, however it ends.
+    fn lock(&self) -> Result<OwnedFd, CliError> {
+        let path = self.home.path().join(LOCK_FILE);
+        let lock = file::open_lock(&path)?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|e| {
+            CliError::failed(format!("{} cannot be locked: {}", path.display(), std::io::Error::from(e)))
+        })?;
+        Ok(lock)
     }
 
     fn read(&self) -> Result<Option<Document>, CliError> {
@@ -118,7 +141,6 @@ impl SessionCache {
 
     fn write(&self, document: &Document) -> Result<(), CliError> {
         let bytes = serde_json::to_vec_pretty(document).map_err(|_| self.refuse("cannot be encoded"))?;
-        file::ensure_private_dir(self.home.path())?;
         file::write_atomic(&self.path(), &Zeroizing::new(bytes))?;
         Ok(())
     }
@@ -212,6 +234,27 @@ mod tests {
             );
             assert_eq!(std::fs::read_to_string(cache.path()).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn logins_at_the_same_time_lose_no_session() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = cache(&dir).home;
+        std::thread::scope(|scope| {
+            for n in 0..8 {
+                let home = &home;
+                scope.spawn(move || {
+                    let cache = SessionCache::of(home);
+                    for m in 0..8 {
+                        cache.put(&format!("https://{n}.example/{m}"), &session("x")).unwrap();
+                        assert!(m == 0 || cache.remove(&format!("https://{n}.example/{}", m - 1)).unwrap());
+                    }
+                });
+            }
+        });
+        let left = cache(&dir).read().unwrap().unwrap().sessions;
+        let expected: Vec<_> = (0..8).map(|n| format!("https://{n}.example/7")).collect();
+        assert_eq!(left.into_keys().collect::<Vec<_>>(), expected);
     }
 
     #[test]

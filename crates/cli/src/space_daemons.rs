@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use cotal_trust::idp::IdpPin;
 use cotal_wire::Space;
 use cotal_workspace::root::Root;
 
@@ -11,6 +12,11 @@ use crate::{context::Context, daemon::Daemon};
 const BROKER_CONFIG: &str = "nats-server.conf";
 /// Directory of the broker's JetStream store under `.cotal/`.
 const BROKER_STORE: &str = "jetstream";
+
+/// Where a development IdP listens.
+const DEV_IDP_ORIGIN: &str = "http://127.0.0.1:";
+/// Path of its auth base URL.
+const DEV_IDP_PATH: &str = "/api/auth";
 
 /// `<root>/.cotal/nats-server.conf`.
 pub fn broker_config_path(root: &Root) -> PathBuf {
@@ -46,11 +52,30 @@ pub fn auth_service(ctx: &Context, space: &Space, flags: Vec<String>) -> Daemon 
     of_this_program(ctx, "auth-service", space, marks.to_vec(), flags)
 }
 
-/// The development IdP of a space.
+/// The development IdP of a space at its port, by which it is told from another space's.
 pub fn dev_idp(ctx: &Context, space: &Space, port: u16, auto_approve: bool) -> Daemon {
-    let mut flags = vec!["--port".to_owned(), port.to_string()];
-    flags.extend(auto_approve.then(|| "--auto-approve".to_owned()));
-    of_this_program(ctx, "dev-idp", space, vec!["dev-idp".to_owned()], flags)
+    let marks = ["dev-idp", "--port", &port.to_string()].map(str::to_owned);
+    let flags = auto_approve.then(|| "--auto-approve".to_owned());
+    of_this_program(ctx, "dev-idp", space, marks.to_vec(), flags.into_iter().collect())
+}
+
+/// The development IdP that an earlier `up` may have left, at the port of the space's pin. A run that ended before it
+/// had pinned one leaves no port: then any development IdP of the root is taken for it.
+pub fn left_dev_idp(ctx: &Context, space: &Space, pin: Option<&IdpPin>) -> Daemon {
+    match pin.and_then(|pin| dev_idp_port(&pin.url)) {
+        Some(port) => dev_idp(ctx, space, port, false),
+        None => of_this_program(ctx, "dev-idp", space, vec!["dev-idp".to_owned()], Vec::new()),
+    }
+}
+
+/// The auth base URL of a development IdP at a port.
+pub fn dev_idp_url(port: u16) -> String {
+    format!("{DEV_IDP_ORIGIN}{port}{DEV_IDP_PATH}")
+}
+
+/// The port of a development IdP's auth base URL; `None` for any other provider's.
+pub fn dev_idp_port(url: &str) -> Option<u16> {
+    url.strip_prefix(DEV_IDP_ORIGIN)?.strip_suffix(DEV_IDP_PATH)?.parse().ok()
 }
 
 fn of_this_program(
@@ -73,6 +98,22 @@ fn of_this_program(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_development_idp_is_recognised_by_its_port() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (home, root) = (cotal_workspace::root::Home::at(tmp.path()), Root::at(tmp.path()));
+        let ctx = Context::of_parts(home, root, "cotal".into(), |_| None, std::io::sink(), std::io::sink());
+        let space = Space::parse("main").unwrap();
+        let pin = |url: &str| IdpPin::from_url(url).unwrap();
+        let started = dev_idp(&ctx, &space, 4780, true);
+        let left = left_dev_idp(&ctx, &space, Some(&pin(&dev_idp_url(4780))));
+        assert_eq!(left.marks, ["dev-idp", "--port", "4780"]);
+        assert_eq!(started.marks, left.marks);
+        assert_eq!(started.arguments, ["dev-idp", "--port", "4780", "--auto-approve"]);
+        assert_ne!(left_dev_idp(&ctx, &space, Some(&pin(&dev_idp_url(4781)))).marks, left.marks);
+        assert_eq!(left_dev_idp(&ctx, &space, Some(&pin("https://id.example/api/auth"))).marks, ["dev-idp"]);
+    }
 
     #[test]
     fn the_port_is_read_back_from_a_configuration() {

@@ -202,7 +202,7 @@ async fn look_at_dev_idp(
     pin: Option<&IdpPin>,
     problems: &mut Vec<String>,
 ) -> Result<Option<Process>, CliError> {
-    let daemon = space_daemons::dev_idp(ctx, space, 0, false);
+    let daemon = space_daemons::left_dev_idp(ctx, space, pin);
     let Some(pin) = pin.filter(|_| daemon.files.pid.exists()) else { return Ok(None) };
     let mut seen = process(&daemon, problems);
     seen.url = Some(pin.url.clone());

@@ -258,6 +258,19 @@ fn a_root_with_two_spaces_keeps_its_broker_until_the_last_one_goes_down() {
     assert!(is_alive(broker));
     machine.json(&["down", "--space", "main"]);
     assert!(!is_alive(broker));
+
+    // One that has crashed is not down: its clients may be connected still.
+    machine.up(&["--space", "other"]);
+    machine.up(&[]);
+    let (broker, crashed) = (machine.pid(BROKER).unwrap(), machine.pid(OTHER_SERVICE).unwrap());
+    kill_process(crashed, Signal::KILL).unwrap();
+    wait_until("the other service is gone", || !is_alive(crashed));
+    let down = machine.run(&["down", "--space", "main"]);
+    let told = text(&down.stderr);
+    assert!(told.contains("space \"other\"") && told.contains("--space 'other'"), "{told}");
+    assert!(is_alive(broker));
+    machine.json(&["down", "--space", "other"]);
+    assert!(!is_alive(broker));
 }
 
 #[test]

@@ -39,6 +39,31 @@ pub fn ensure_private_dir(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Creates a directory (and its parents) with mode 0700; an existing one keeps its mode, and refuses when somebody else
+/// may write there.
+pub fn ensure_dir_closed_to_writers(dir: &Path) -> io::Result<()> {
+    make_dir(dir)?;
+    let stat = fs::fstat(open_dir(dir)?)?;
+    if Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH) {
+        return Err(refuse(
+            dir,
+            "can be written by other users: `chmod go-w` it, or choose another directory",
+        ));
+    }
+    Ok(())
+}
+
+/// Opens a lock file, 0600 and never through a symlink; its content means nothing.
+pub fn open_lock(path: &Path) -> io::Result<OwnedFd> {
+    let (dir, name) = open_parent(path)?.ok_or_else(|| absent_parent(path))?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match fs::openat(&dir, &name, flags, FILE_MODE) {
+        Ok(handle) => Ok(handle),
+        Err(Errno::LOOP) => Err(not_regular(path)),
+        Err(e) => Err(context(path, "cannot be opened", e)),
+    }
+}
+
 /// Reads a regular file, refusing symlinks and everything that is not a regular file. `None` only when absent.
 pub fn read_regular(path: &Path) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     let Some((dir, name)) = open_parent(path)? else { return Ok(None) };

@@ -171,7 +171,7 @@ impl MeshRegistry {
                 format!("a mesh record of {:?} has {what}", entry.space.as_str()),
             )
         })?;
-        file::ensure_private_dir(self.home.path())?;
+        self.home.ensure()?;
         file::ensure_private_dir(&self.dir())?;
         let text = serde_json::to_string_pretty(entry)?;
         file::write_atomic(&self.path(&entry.space), text.as_bytes())?;

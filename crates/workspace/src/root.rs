@@ -232,11 +232,17 @@ impl Home {
     pub fn path(&self) -> &Path {
         &self.0
     }
+
+    /// Makes the home, 0700. One that is there keeps its mode, because `COTAL_HOME` may name a directory of somebody's
+    /// own: others may look into it (every file in it is 0600), and it is refused when they could exchange a file.
+    pub fn ensure(&self) -> io::Result<()> {
+        file::ensure_dir_closed_to_writers(&self.0)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use proptest::prelude::*;
 
@@ -367,6 +373,24 @@ mod tests {
         let (_tmp, root) = root_with(&[("space.6d61696e", &[])]);
         std::fs::create_dir(root.auth_dir().join("space.6d61696e/idp.json")).unwrap();
         assert!(root.is_user_auth(&space("main")).is_err());
+    }
+
+    #[test]
+    fn a_home_is_made_private_kept_as_it_is_and_refused_when_others_may_write_there() {
+        let tmp = tempfile::tempdir().unwrap();
+        let home = Home::at(tmp.path().join("a/home"));
+        let mode = || std::fs::metadata(home.path()).unwrap().permissions().mode() & 0o7777;
+        home.ensure().unwrap();
+        assert_eq!(mode(), 0o700);
+        for (kept, usable) in [(0o755, true), (0o750, true), (0o775, false), (0o702, false), (0o1777, false)]
+        {
+            std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(kept)).unwrap();
+            let outcome = home.ensure();
+            assert_eq!((outcome.is_ok(), mode()), (usable, kept), "{kept:o}");
+            if let Err(error) = outcome {
+                assert!(error.to_string().contains("chmod"), "{error}");
+            }
+        }
     }
 
     #[test]

@@ -6,11 +6,6 @@ use cotal_wire::Space;
 use super::Started;
 use crate::{context::Context, outcome::CliError, progress::Progress, ready, space_daemons};
 
-/// Path of the development IdP's auth base URL.
-const DEV_IDP_PATH: &str = "/api/auth";
-/// Where the development IdP listens.
-const DEV_IDP_ORIGIN: &str = "http://127.0.0.1:";
-
 /// What the command line says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Choice {
@@ -45,7 +40,7 @@ pub(super) struct Settled {
 
 impl Development {
     fn url(self) -> String {
-        format!("{DEV_IDP_ORIGIN}{}{DEV_IDP_PATH}", self.port)
+        space_daemons::dev_idp_url(self.port)
     }
 
     /// Starts it unless it runs.
@@ -81,7 +76,7 @@ pub(super) fn settle(
     };
     let Some(auto_approve) = auto_approve else { return Ok(Settled { url: None, development: None }) };
     let port = match pin {
-        Some(pin) => port_of(&pin.url).ok_or_else(|| {
+        Some(pin) => space_daemons::dev_idp_port(&pin.url).ok_or_else(|| {
             CliError::failed(format!(
                 "space {:?} is pinned to the IdP {}, which is not a development one: leave --dev-idp out",
                 space.as_str(),
@@ -92,11 +87,6 @@ pub(super) fn settle(
     };
     let development = Development { port, auto_approve };
     Ok(Settled { url: Some(development.url()), development: Some(development) })
-}
-
-/// The port of a development IdP's base URL.
-fn port_of(url: &str) -> Option<u16> {
-    url.strip_prefix(DEV_IDP_ORIGIN)?.strip_suffix(DEV_IDP_PATH)?.parse().ok()
 }
 
 /// The one look at an identity provider's keys before it is pinned.
