@@ -1,22 +1,30 @@
 //! The flags of the public face, taken by `up` and handed on to `auth-service` (contract 04 §13, 05 §14).
 
-/// The public face, all off unless the port is named.
-#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
+use serde::{Deserialize, Serialize};
+
+/// The public face, all off unless the port is named. `up` keeps them in the space's record, for the next `up`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ExchangeFlags {
     /// Also serve the public face on 127.0.0.1 at this port, behind a reverse proxy.
     #[arg(long, value_name = "PORT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub exchange_public_port: Option<u16>,
     /// The public https URL that the proxy answers.
     #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub exchange_public_url: Option<String>,
     /// Attribute peers by the last X-Forwarded-For hop.
     #[arg(long)]
+    #[serde(default)]
     pub exchange_trusted_proxy: bool,
     /// The broker URL that the public face advertises.
     #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub advertised_server: Option<String>,
     /// The agent provisioning URL that the public face advertises.
     #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_provisioning_url: Option<String>,
 }
 
@@ -41,6 +49,18 @@ impl ExchangeFlags {
     /// Whether any of them was given.
     pub fn any(&self) -> bool {
         *self != Self::default()
+    }
+
+    /// These flags, and what was remembered for each one that is not among them.
+    #[must_use]
+    pub fn or(&self, remembered: Self) -> Self {
+        Self {
+            exchange_public_port: self.exchange_public_port.or(remembered.exchange_public_port),
+            exchange_public_url: self.exchange_public_url.clone().or(remembered.exchange_public_url),
+            exchange_trusted_proxy: self.exchange_trusted_proxy || remembered.exchange_trusted_proxy,
+            advertised_server: self.advertised_server.clone().or(remembered.advertised_server),
+            agent_provisioning_url: self.agent_provisioning_url.clone().or(remembered.agent_provisioning_url),
+        }
     }
 
     /// The same flags as arguments.
@@ -89,6 +109,19 @@ mod tests {
             assert_eq!(read(&with_port).check(), Ok(()));
         }
         assert_eq!(read(&[]).check(), Ok(()));
+    }
+
+    #[test]
+    fn a_flag_replaces_what_was_remembered_of_it_and_nothing_else() {
+        let remembered = read(&["--exchange-public-port", "1", "--exchange-public-url", "https://a"]);
+        let given = read(&["--exchange-public-url", "https://b", "--exchange-trusted-proxy"]);
+        let expected =
+            ["--exchange-public-port", "1", "--exchange-public-url", "https://b", "--exchange-trusted-proxy"];
+        assert_eq!(given.or(remembered.clone()), read(&expected));
+        assert_eq!(ExchangeFlags::default().or(remembered.clone()), remembered);
+        assert_eq!(given.or(ExchangeFlags::default()), given);
+        let kept = serde_json::to_value(&remembered).unwrap();
+        assert_eq!(serde_json::from_value::<ExchangeFlags>(kept).unwrap(), remembered);
     }
 
     #[test]

@@ -245,6 +245,36 @@ fn the_authorization_timeout_is_remembered_by_the_next_up() {
 }
 
 #[test]
+fn the_public_face_is_remembered_replaced_flag_by_flag_and_turned_off() {
+    let machine = Machine::new();
+    let public = |up: &Value| up["authService"]["publicUrl"].as_str().map(str::to_owned);
+    let flags = ["--exchange-public-port", "0", "--exchange-public-url", "https://one.example"];
+    let first = machine.first_up(&flags);
+    assert_eq!(public(&first).as_deref(), Some("https://one.example"));
+    assert_eq!(first["remembered"], serde_json::json!(flags));
+
+    // A service that runs keeps its listeners, and what is remembered stays what it was started with.
+    let adopted = machine.up(&["--no-exchange-public"]);
+    assert_eq!((public(&adopted), &adopted["remembered"]), (public(&first), &first["remembered"]));
+
+    machine.json(&["down"]);
+    assert_eq!(public(&machine.up(&[])), public(&first));
+    machine.json(&["down"]);
+    let replaced = machine.up(&["--exchange-public-url", "https://two.example"]);
+    assert_eq!(public(&replaced).as_deref(), Some("https://two.example"));
+    machine.json(&["down"]);
+    let off = machine.up(&["--no-exchange-public"]);
+    assert_eq!((public(&off), &off["remembered"]), (None, &serde_json::json!([])));
+    machine.json(&["down"]);
+    assert_eq!(public(&machine.up(&[])), None);
+    assert!(
+        machine
+            .refused(&["up", "--user-auth", "--exchange-trusted-proxy"])
+            .contains("--exchange-public-port")
+    );
+}
+
+#[test]
 fn a_root_with_two_spaces_keeps_its_broker_until_the_last_one_goes_down() {
     let machine = Machine::new();
     machine.first_up(&[]);

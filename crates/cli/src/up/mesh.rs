@@ -7,10 +7,11 @@ use cotal_workspace::{
     registry::{MeshEndpoints, MeshEntry, MeshIdp, MeshMode, MeshRegistry, MeshUserAuth},
     root::Root,
 };
+use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use super::idp::Development;
-use crate::{context::Context, daemon, outcome::CliError};
+use crate::{context::Context, daemon, exchange_flags::ExchangeFlags, outcome::CliError};
 
 /// The provider of every record that this program writes (contract 04 §6.5).
 const PROVIDER: &str = "cotal";
@@ -18,6 +19,8 @@ const ORIGIN: &str = "up";
 /// Private member of a record: that `up` runs a development IdP for the space.
 const DEV_IDP: &str = "devIdp";
 const AUTO_APPROVE: &str = "autoApprove";
+/// Private member of a record: the flags of the public face that the auth service was last started with.
+const PUBLIC_FACE: &str = "publicFace";
 
 /// The records that bear on this run.
 pub(super) struct Mesh {
@@ -27,6 +30,22 @@ pub(super) struct Mesh {
     own: Option<MeshEntry>,
     /// The records of the root's other spaces.
     siblings: Vec<MeshEntry>,
+}
+
+/// What a run leaves in the record.
+pub(super) struct Run<'a> {
+    /// The broker's URL.
+    pub(super) server: &'a str,
+    /// The identity provider.
+    pub(super) pin: &'a IdpPin,
+    /// The auth service.
+    pub(super) discovery: &'a Discovery,
+    /// What the broker was told.
+    pub(super) auth_timeout_secs: Option<u64>,
+    /// The development IdP, when one runs.
+    pub(super) development: Option<&'a Development>,
+    /// What the auth service was started with.
+    pub(super) exchange: &'a ExchangeFlags,
 }
 
 impl Mesh {
@@ -62,18 +81,27 @@ impl Mesh {
         self.own.as_ref()?.other.get(DEV_IDP)?.get(AUTO_APPROVE)?.as_bool()
     }
 
+    /// The flags of the public face that the auth service was last started with.
+    pub(super) fn exchange(&self) -> Result<ExchangeFlags, CliError> {
+        let Some(kept) = self.own.as_ref().and_then(|entry| entry.other.get(PUBLIC_FACE)) else {
+            return Ok(ExchangeFlags::default());
+        };
+        ExchangeFlags::deserialize(kept).map_err(|e| {
+            CliError::failed(format!(
+                "what this machine remembers of the public face of space {:?} does not read ({e}): pass \
+                 --no-exchange-public to forget it",
+                self.space.as_str()
+            ))
+        })
+    }
+
     /// Writes the record of this run, and the broker's policy into the root's others.
-    pub(super) fn record(
-        self,
-        ctx: &Context,
-        server: &str,
-        pin: &IdpPin,
-        discovery: &Discovery,
-        auth_timeout_secs: Option<u64>,
-        development: Option<&Development>,
-    ) -> Result<(), CliError> {
+    pub(super) fn record(self, ctx: &Context, run: &Run<'_>) -> Result<(), CliError> {
+        let &Run { server, pin, discovery, auth_timeout_secs, development, exchange } = run;
         let mut other = self.own.map(|entry| entry.other).unwrap_or_default();
         set(&mut other, DEV_IDP, development.map(|idp| json!({ AUTO_APPROVE: idp.auto_approve })));
+        let face = exchange.any().then(|| serde_json::to_value(exchange)).transpose();
+        set(&mut other, PUBLIC_FACE, face.map_err(|_| CliError::failed("the record cannot be encoded"))?);
         let mut entry = MeshEntry {
             space: self.space,
             server: server.to_owned(),

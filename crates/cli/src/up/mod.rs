@@ -36,6 +36,15 @@ use crate::{
 const KEEPS_LISTENERS: &str =
     "the auth service was running and keeps its listeners: `cotal down`, then this command, changes them";
 
+/// The arguments that `--no-exchange-public` contradicts.
+const EXCHANGE_FLAGS: [&str; 5] = [
+    "exchange_public_port",
+    "exchange_public_url",
+    "exchange_trusted_proxy",
+    "advertised_server",
+    "agent_provisioning_url",
+];
+
 /// `cotal up`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -43,7 +52,8 @@ Examples:
   cotal up --user-auth --dev-idp                                 try it out on this machine
   cotal up --user-auth --idp https://id.example/api/auth         pin your identity provider
   cotal up --user-auth                                           again, to heal what has died
-  cotal up --user-auth --exchange-public-port 8443 --exchange-public-url https://auth.example")]
+  cotal up --user-auth --exchange-public-port 8443 --exchange-public-url https://auth.example
+  cotal up --user-auth --no-exchange-public                      without a public face again")]
 pub struct UpArgs {
     /// People log in at an identity provider; required, because it is the only kind of space that is served here.
     #[arg(long)]
@@ -66,9 +76,12 @@ pub struct UpArgs {
     /// How long the broker waits for the auth service, in seconds; remembered.
     #[arg(long, value_name = "SECONDS")]
     pub auth_timeout: Option<u64>,
-    /// The public face.
+    /// The public face; remembered.
     #[command(flatten)]
     pub exchange: ExchangeFlags,
+    /// Forget the public face: every --exchange-*, --advertised-server and --agent-provisioning-url of earlier runs.
+    #[arg(long, conflicts_with_all = EXCHANGE_FLAGS)]
+    pub no_exchange_public: bool,
     /// How to print.
     #[command(flatten)]
     pub output: Output,
@@ -80,7 +93,15 @@ struct Plan {
     idp: idp::Choice,
     port: Option<u16>,
     auth_timeout: Option<u64>,
-    exchange: ExchangeFlags,
+    face: Face,
+}
+
+/// What the command line says of the public face.
+enum Face {
+    /// These flags, and what is remembered for each one that is not among them.
+    Flags(ExchangeFlags),
+    /// None, and nothing is remembered any more.
+    Off,
 }
 
 /// What this run has started, in order.
@@ -95,6 +116,8 @@ struct Up {
     discovery: Discovery,
     material: UserAuthMaterial,
     dev_idp: bool,
+    /// The flags of the public face that the next run goes on with.
+    exchange: ExchangeFlags,
 }
 
 impl Plan {
@@ -103,7 +126,6 @@ impl Plan {
             return Err(CliError::usage("only spaces with user auth are served: add --user-auth"));
         }
         let space = space_flag(&args.space)?;
-        args.exchange.check().map_err(CliError::Usage)?;
         if args.auth_timeout.is_some_and(|seconds| !(1..=MAX_AUTH_TIMEOUT_SECS).contains(&seconds)) {
             return Err(CliError::usage(format!("--auth-timeout is 1 to {MAX_AUTH_TIMEOUT_SECS} seconds")));
         }
@@ -112,7 +134,21 @@ impl Plan {
             (None, true) => idp::Choice::Development { auto_approve: args.auto_approve },
             (None, false) => idp::Choice::Pinned,
         };
-        Ok(Self { space, idp, port: args.port, auth_timeout: args.auth_timeout, exchange: args.exchange })
+        let face = if args.no_exchange_public { Face::Off } else { Face::Flags(args.exchange) };
+        Ok(Self { space, idp, port: args.port, auth_timeout: args.auth_timeout, face })
+    }
+}
+
+impl Face {
+    /// The flags of this run; `remembered` is asked for unless nothing of it counts.
+    fn settle(
+        &self,
+        remembered: impl FnOnce() -> Result<ExchangeFlags, CliError>,
+    ) -> Result<ExchangeFlags, CliError> {
+        let Self::Flags(flags) = self else { return Ok(ExchangeFlags::default()) };
+        let settled = flags.or(remembered()?);
+        settled.check().map_err(CliError::Usage)?;
+        Ok(settled)
     }
 }
 
@@ -171,6 +207,7 @@ async fn bring_up(
 ) -> Result<Up, CliError> {
     let space = &plan.space;
     let mesh = mesh::Mesh::read(ctx, space)?;
+    let exchange = plan.face.settle(|| mesh.exchange())?;
     let broker = broker::Broker::plan(ctx, nats, plan.port)?;
     let state_dir = ctx.root.user_auth_state_dir(space)?;
     broker.refuse_new_space(ctx, space)?;
@@ -209,34 +246,45 @@ async fn bring_up(
         space_daemons::auth_service(ctx, space, Vec::new()).stop().await?;
     }
     progress.step("waiting for the auth service");
-    let discovery = match ready::found_auth_service(&state_dir).await.filter(|_| !fresh) {
-        Some(discovery) => {
-            if plan.exchange.any() {
-                progress.note(KEEPS_LISTENERS);
-            }
-            discovery
+    let found = ready::found_auth_service(&state_dir).await.filter(|_| !fresh);
+    let (discovery, exchange) = if let Some(discovery) = found {
+        // What is remembered is what it was started with, whatever this line asks for.
+        let kept = mesh.exchange().unwrap_or_default();
+        if kept != exchange {
+            progress.note(KEEPS_LISTENERS);
         }
-        None => start_service(plan, ctx, &server, auth_timeout, &state_dir, started).await?,
+        (discovery, kept)
+    } else {
+        let mut flags = vec!["--server".to_owned(), server.clone()];
+        if let Some(seconds) = auth_timeout {
+            flags.extend(["--auth-timeout".to_owned(), seconds.to_string()]);
+        }
+        flags.extend(exchange.to_arguments());
+        (start_service(space, flags, ctx, &state_dir, started).await?, exchange)
     };
-    mesh.record(ctx, &server, &material.idp, &discovery, auth_timeout, idp.development.as_ref())?;
-    Ok(Up { server, discovery, material, dev_idp: idp.development.is_some() })
+    mesh.record(
+        ctx,
+        &mesh::Run {
+            server: &server,
+            pin: &material.idp,
+            discovery: &discovery,
+            auth_timeout_secs: auth_timeout,
+            development: idp.development.as_ref(),
+            exchange: &exchange,
+        },
+    )?;
+    Ok(Up { server, discovery, material, dev_idp: idp.development.is_some(), exchange })
 }
 
 /// Starts the auth service, or waits for one that is on its way up.
 async fn start_service(
-    plan: &Plan,
+    space: &Space,
+    flags: Vec<String>,
     ctx: &Context,
-    server: &str,
-    auth_timeout: Option<u64>,
     state_dir: &std::path::Path,
     started: &mut Started,
 ) -> Result<Discovery, CliError> {
-    let mut flags = vec!["--server".to_owned(), server.to_owned()];
-    if let Some(seconds) = auth_timeout {
-        flags.extend(["--auth-timeout".to_owned(), seconds.to_string()]);
-    }
-    flags.extend(plan.exchange.to_arguments());
-    let daemon = space_daemons::auth_service(ctx, &plan.space, flags);
+    let daemon = space_daemons::auth_service(ctx, space, flags);
     if let Some(mut running) = daemon.running()? {
         return ready::auth_service(&mut running, state_dir).await;
     }
@@ -255,11 +303,19 @@ fn report(plan: &Plan, ctx: &Context, nats: &NatsServer, started: &Started, up: 
         "authService": { "url": up.discovery.url, "publicUrl": up.discovery.public_url },
         "idp": { "url": idp.url, "issuer": idp.issuer, "development": up.dev_idp },
         "started": names,
+        "remembered": up.exchange.to_arguments(),
     });
     ctx.report(&document, || {
         let mut lines = vec![format!("space {space} is up at {} (nats-server {})", up.server, nats.version)];
         lines.push(format!("auth service: {}", up.discovery.url));
         lines.extend(up.discovery.public_url.iter().map(|url| format!("public exchange: {url}")));
+        if up.exchange.any() {
+            let words: Vec<_> = up.exchange.to_arguments().iter().map(|word| quoted(word)).collect();
+            lines.push(format!("  remembered for the next `up`: {}", words.join(" ")));
+            lines.push(
+                "  `cotal down`, then `cotal up --user-auth --no-exchange-public`, forgets it".to_owned(),
+            );
+        }
         lines.push(format!("identity provider: {}", idp.url));
         if up.dev_idp {
             lines.push(
@@ -273,6 +329,11 @@ fn report(plan: &Plan, ctx: &Context, nats: &NatsServer, started: &Started, up: 
         lines.push(format!("  cotal actor grant cli --sub <subject that login prints> --full{flag}"));
         lines.join("\n")
     })
+}
+
+/// A word of a command line as it can be typed again: a flag as it is, a value quoted.
+fn quoted(word: &str) -> String {
+    if word.starts_with("--") { word.to_owned() } else { shell_quote(word) }
 }
 
 /// Resolves when the process is asked to stop.
@@ -321,7 +382,14 @@ mod tests {
             ("--user-auth --space .", "--space"),
             ("--user-auth --auth-timeout 0", "--auth-timeout"),
             ("--user-auth --auth-timeout 3601", "--auth-timeout"),
-            ("--user-auth --exchange-trusted-proxy", "--exchange-public-port"),
+            ("--user-auth --no-exchange-public --exchange-public-port 1", "--exchange-public-port"),
+            ("--user-auth --no-exchange-public --exchange-public-url https://a", "--exchange-public-url"),
+            ("--user-auth --no-exchange-public --exchange-trusted-proxy", "--exchange-trusted-proxy"),
+            ("--user-auth --no-exchange-public --advertised-server tls://a", "--advertised-server"),
+            (
+                "--user-auth --no-exchange-public --agent-provisioning-url https://a",
+                "--agent-provisioning-url",
+            ),
             ("--user-auth --idp https://a --dev-idp", "--dev-idp"),
             ("--user-auth --auto-approve", "--dev-idp"),
             ("--user-auth --port 65536", "--port"),
@@ -333,5 +401,31 @@ mod tests {
             );
         }
         assert!(plan("--user-auth").is_ok());
+    }
+
+    #[test]
+    fn a_public_face_goes_on_as_remembered_until_it_is_turned_off() {
+        let settle = |words: &str, remembered: &ExchangeFlags| {
+            plan(words).unwrap_or_else(|e| panic!("{words}: {e}")).face.settle(|| Ok(remembered.clone()))
+        };
+        let none = ExchangeFlags::default();
+        let face = settle("--user-auth --exchange-public-port 8443", &none).unwrap();
+        assert_eq!(face.exchange_public_port, Some(8443));
+        assert_eq!(settle("--user-auth", &face).unwrap(), face);
+        assert!(settle("--user-auth --exchange-trusted-proxy", &face).unwrap().exchange_trusted_proxy);
+        let error = settle("--user-auth --exchange-trusted-proxy", &none).unwrap_err();
+        assert!(
+            matches!(&error, CliError::Usage(text) if text.contains("--exchange-public-port")),
+            "{error}"
+        );
+        let unreadable = || Err(CliError::failed("unreadable"));
+        assert_eq!(
+            plan("--user-auth --no-exchange-public")
+                .unwrap_or_else(|e| panic!("{e}"))
+                .face
+                .settle(unreadable)
+                .ok(),
+            Some(none)
+        );
     }
 }
