@@ -62,6 +62,26 @@ pub struct Entry {
     pub stored_at: UnixMillis,
 }
 
+/// A message as [`Bucket::next_under`] found it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// The key, of whatever grammar its writer gave it.
+    pub key: String,
+    /// The revision.
+    pub revision: Revision,
+    /// The value; `None` for a deletion marker.
+    pub value: Option<Bytes>,
+}
+
+/// Where a bucket's history ends, and whose history it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tail {
+    /// When the stream was created, as the broker writes it: a stream that was made anew counts from 1 again.
+    pub created: String,
+    /// The revision given last.
+    pub last: Revision,
+}
+
 /// What a conditional write came to. A lost race and an ambiguous write are different results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
@@ -218,6 +238,43 @@ impl Bucket {
         }
     }
 
+    /// The first message at or after `from`, in the order of revisions, whose subject the filter below the bucket
+    /// (`natkey.>`) matches; `None` when there is none. A leader read, like [`Self::leader_read`].
+    pub async fn next_under(&self, filter: &str, from: Revision) -> Result<Option<Stored>, EpError> {
+        let subject = ["$KV.", self.name(), ".", filter].concat();
+        let request = serde_json::json!({ "seq": from.0, "next_by_subj": subject }).to_string();
+        let unreadable = |why: String| {
+            EpError::unavailable(format!(
+                "{}: what follows {} under {filter} cannot be read: {why}",
+                self.name(),
+                from.0
+            ))
+        };
+        let answer = self
+            .connection
+            .request_raw(self.names.get.clone(), None, Bytes::from(request), self.timeout)
+            .await
+            .map_err(|failure| unreadable(failure.to_string()))?;
+        self.names.parse_next(from, &answer.payload).map_err(unreadable)
+    }
+
+    /// Where the bucket's history ends.
+    pub async fn tail(&self) -> Result<Tail, EpError> {
+        let verb = ["STREAM.INFO.", &self.names.stream].concat();
+        let unread =
+            |why: &str| EpError::unavailable(format!("{}: its end cannot be read: {why}", self.name()));
+        let answer = api::ask(&self.connection, &verb, &serde_json::json!({}))
+            .await
+            .map_err(|failure| unread(&failure.to_string()))?;
+        let created = answer.get("created").and_then(serde_json::Value::as_str);
+        let last =
+            answer.get("state").and_then(|state| state.get("last_seq")).and_then(serde_json::Value::as_u64);
+        match (created, last) {
+            (Some(created), Some(last)) => Ok(Tail { created: created.to_owned(), last: Revision(last) }),
+            _ => Err(unread("the answer is garbled")),
+        }
+    }
+
     /// Keys under a subject filter below the bucket (`natkey.>`), by STREAM.INFO pages; no consumer. Markers
     /// included. Sorted.
     pub async fn keys(&self, filter: &str) -> Result<Vec<String>, EpError> {
@@ -273,40 +330,32 @@ impl Names {
         }
     }
 
-    /// Reads a `STREAM.MSG.GET` answer; the error says what is wrong with it.
+    /// Reads the answer for one key; the error says what is wrong with it.
     fn parse_read(&self, key: &str, answer: &[u8]) -> Result<LeaderRead, String> {
-        let answer: GetAnswer<'_> = serde_json::from_slice(answer).map_err(|_| "the answer is garbled")?;
-        let message = match (answer.message, answer.error) {
-            (Some(message), None) => message,
-            (_, Some(error)) if error.err_code == NO_MESSAGE_FOUND => return Ok(LeaderRead::Absent),
-            (_, Some(error)) => return Err(error.to_string()),
-            (None, None) => return Err("the answer is empty".into()),
-        };
-        if !self.is_subject_of(&message.subject, key) || message.seq == 0 {
+        let Some((subject, read)) = parse_get(answer)? else { return Ok(LeaderRead::Absent) };
+        if self.key_of(&subject) != Some(key) {
             return Err("the answer is of another key".into());
         }
-        let revision = Revision(message.seq);
-        if let Some(headers) = &message.hdrs {
-            let headers =
-                STANDARD.decode(headers.as_bytes()).map_err(|_| "the answer's headers are garbled")?;
-            if is_marker(&headers) {
-                return Ok(LeaderRead::Marker(revision));
-            }
-        }
-        let value = match &message.data {
-            Some(data) => STANDARD.decode(data.as_bytes()).map_err(|_| "the answer's value is garbled")?,
-            None => Vec::new(),
-        };
-        let stored_at = parse_time(&message.time).ok_or("the answer's time is garbled")?;
-        Ok(LeaderRead::Value(Entry { value: value.into(), revision, stored_at }))
+        Ok(read)
     }
 
-    fn is_subject_of(&self, subject: &str, key: &str) -> bool {
-        subject
-            .strip_prefix("$KV.")
-            .and_then(|rest| rest.strip_prefix(self.bucket.as_str()))
-            .and_then(|rest| rest.strip_prefix('.'))
-            == Some(key)
+    /// Reads the answer for the next key; the error says what is wrong with it.
+    fn parse_next(&self, from: Revision, answer: &[u8]) -> Result<Option<Stored>, String> {
+        let Some((subject, read)) = parse_get(answer)? else { return Ok(None) };
+        let key = self.key_of(&subject).ok_or("the answer is of another bucket")?.to_owned();
+        let (revision, value) = match read {
+            LeaderRead::Value(entry) => (entry.revision, Some(entry.value)),
+            LeaderRead::Marker(revision) => (revision, None),
+            LeaderRead::Absent => return Ok(None),
+        };
+        if revision < from {
+            return Err("the answer lies before what was asked for".into());
+        }
+        Ok(Some(Stored { key, revision, value }))
+    }
+
+    fn key_of<'a>(&self, subject: &'a str) -> Option<&'a str> {
+        subject.strip_prefix("$KV.")?.strip_prefix(self.bucket.as_str())?.strip_prefix('.')
     }
 
     /// Reads a publish acknowledgement.
@@ -327,6 +376,33 @@ impl Names {
 }
 
 // === what a message says ===
+
+/// Reads a `STREAM.MSG.GET` answer: the subject and what stands there, or `None` when there is no message.
+fn parse_get(answer: &[u8]) -> Result<Option<(Cow<'_, str>, LeaderRead)>, String> {
+    let answer: GetAnswer<'_> = serde_json::from_slice(answer).map_err(|_| "the answer is garbled")?;
+    let message = match (answer.message, answer.error) {
+        (Some(message), None) => message,
+        (_, Some(error)) if error.err_code == NO_MESSAGE_FOUND => return Ok(None),
+        (_, Some(error)) => return Err(error.to_string()),
+        (None, None) => return Err("the answer is empty".into()),
+    };
+    if message.seq == 0 {
+        return Err("the answer has no revision".into());
+    }
+    let revision = Revision(message.seq);
+    if let Some(headers) = &message.hdrs {
+        let headers = STANDARD.decode(headers.as_bytes()).map_err(|_| "the answer's headers are garbled")?;
+        if is_marker(&headers) {
+            return Ok(Some((message.subject, LeaderRead::Marker(revision))));
+        }
+    }
+    let value = match &message.data {
+        Some(data) => STANDARD.decode(data.as_bytes()).map_err(|_| "the answer's value is garbled")?,
+        None => Vec::new(),
+    };
+    let stored_at = parse_time(&message.time).ok_or("the answer's time is garbled")?;
+    Ok(Some((message.subject, LeaderRead::Value(Entry { value: value.into(), revision, stored_at }))))
+}
 
 /// The grammar of KV keys: no wildcard, no empty token, nothing that a subject or JSON would have to escape.
 fn check_key(key: &str) -> Result<(), String> {
@@ -399,6 +475,23 @@ mod tests {
         ] {
             assert!(read(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_follows_lies_in_this_bucket_and_not_before() {
+        let next = |from, answer: &str| Names::of("b").parse_next(Revision(from), answer.as_bytes());
+        let time = r#""time":"2026-01-02T03:04:05Z""#;
+        let found = format!(r#"{{"message":{{"subject":"$KV.b.a.k","seq":7,"data":"e30=",{time}}}}}"#);
+        let stored = Stored { key: "a.k".into(), revision: Revision(7), value: Some("{}".into()) };
+        assert_eq!(next(7, &found), Ok(Some(stored)));
+        assert!(next(8, &found).is_err());
+        let marker = STANDARD.encode("NATS/1.0\r\nKV-Operation: PURGE\r\n\r\n");
+        let marker = format!(r#"{{"message":{{"subject":"$KV.b.a.k","seq":7,"hdrs":"{marker}",{time}}}}}"#);
+        assert_eq!(next(1, &marker).unwrap().unwrap().value, None);
+        assert_eq!(next(1, r#"{"error":{"code":404,"err_code":10037}}"#), Ok(None));
+        let foreign = format!(r#"{{"message":{{"subject":"$KV.c.a.k","seq":7,{time}}}}}"#);
+        assert!(next(1, &foreign).is_err());
+        assert!(next(1, "{}").is_err());
     }
 
     #[test]

@@ -183,6 +183,28 @@ async fn keys_are_those_under_the_filter_markers_included() {
 }
 
 #[tokio::test]
+async fn a_history_is_walked_in_order_up_to_its_tail() {
+    let f = fixture().await;
+    let (_connection, bucket) = f.bucket("b").await;
+    let created = bucket.tail().await.unwrap().created;
+    for key in ["natkey.b", "cred.a", "natkey.a", "natkey.c"] {
+        written(bucket.create(key, key.to_owned().into()).await);
+    }
+    written(bucket.purge_pinned("natkey.b", Revision(1), 3600).await);
+    let tail = bucket.tail().await.unwrap();
+    assert_eq!((tail.last, tail.created == created), (Revision(5), true));
+
+    let mut found = Vec::new();
+    let mut from = 1;
+    while let Some(stored) = bucket.next_under("natkey.>", Revision(from)).await.unwrap() {
+        from = stored.revision.0 + 1;
+        found.push((stored.revision.0, stored.key, stored.value.is_some()));
+    }
+    let found: Vec<_> = found.iter().map(|(at, key, value)| (*at, key.as_str(), *value)).collect();
+    assert_eq!(found, [(3, "natkey.a", true), (4, "natkey.c", true), (5, "natkey.b", false)]);
+}
+
+#[tokio::test]
 async fn keys_beyond_one_page_are_all_listed() {
     // The broker names at most 100 000 subjects a page.
     const KEYS: usize = 100_003;
