@@ -1,46 +1,34 @@
 //! Native issuance rows and their prune (contract 05 §8.4, 10 §5, decision D13).
 //!
-//! Every connect that the callout admits leaves one row, keyed by the user key that the broker made for it. The log
-//! remembers what the rows it wrote say, so that a prune reads only rows that other processes wrote.
+//! Every connect that the callout admits leaves one row, keyed by the user key that the broker made for it. A prune
+//! costs one read for each row or marker that other processes wrote since the last one, and one purge for each row
+//! that is due: the history is walked from where the last walk ended, and what this process wrote is passed over.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use cotal_broker::kv::{LeaderRead, WriteOutcome};
-use cotal_wire::{Clock, EpError, Nkey, Revision, UnixSecs, User, names};
-use futures::{StreamExt, TryStreamExt, stream};
+use cotal_wire::{Clock, EpError, Revision, UnixSecs, names};
+use futures::future::try_join_all;
 use parking_lot::Mutex;
 
 pub use cotal_wire::rows::NatkeyRow;
 
 use crate::{
     fence::Fence,
-    store::{ambiguous, must_land},
+    issuance_memory::{Due, LiveRow, Memory},
+    store::{ambiguous, at_key},
     stores::AuthorityStores,
 };
 
-/// Clock tolerance of the verifiers of a bearer, in seconds: a row outlives its JWT by as much (contract 10 §5.1).
-const CLOCK_TOLERANCE_SECS: u64 = 5;
 /// How long the store keeps a purge marker, in seconds: the bucket's own marker TTL (contract 07 §12.4).
 const MARKER_TTL_SECS: u64 = 3600;
-/// Which keys a prune looks at.
+/// Which keys a walk looks at.
 const NATKEY_FILTER: &str = "natkey.>";
-const NATKEY_PREFIX: &str = "natkey.";
-/// How many reads and purges a prune has in flight.
-const PRUNE_WIDTH: usize = 16;
-/// How many keys are remembered: about 30 MB at the most. A key beyond it costs a prune one read each time.
-const MEMORY: usize = 1 << 18;
-
-/// What is known of a key without reading it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
-    /// A row that ends then; written once, it never moves.
-    Row { exp: UnixSecs, revision: Revision },
-    /// A purge marker, which the store drops by itself.
-    Marker,
-}
+/// How many purges a prune has in flight, and how many reads a walk.
+const WIDTH: usize = 16;
+/// How many revisions one of several readers looks at, and how many messages a lone one reads, before what was found
+/// is kept.
+const STRETCH: u64 = 256;
 
 /// Writes and prunes issuance rows.
 pub struct IssuanceLog {
@@ -48,36 +36,17 @@ pub struct IssuanceLog {
     clock: Arc<dyn Clock>,
     fence: Arc<Fence>,
     memory: Mutex<Memory>,
+    /// One walk or prune at a time.
+    turn: tokio::sync::Mutex<()>,
 }
 
-/// What is known, and since which prune.
-#[derive(Default)]
-struct Memory {
-    round: u64,
-    known: HashMap<Nkey<User>, (Known, u64)>,
-}
-
-impl Memory {
-    fn learn(&mut self, user: Nkey<User>, what: Known) {
-        if self.known.len() < MEMORY || self.known.contains_key(&user) {
-            self.known.insert(user, (what, self.round));
-        }
-    }
-
-    fn get(&self, user: &Nkey<User>) -> Option<Known> {
-        self.known.get(user).map(|(what, _)| *what)
-    }
-
-    /// Starts a round. What is learned from here on may be younger than the round's listing.
-    fn begin_round(&mut self) {
-        self.round += 1;
-    }
-
-    /// Forgets what the store no longer lists, except for what was learned during this round.
-    fn keep_listed(&mut self, listed: &HashSet<Nkey<User>>) {
-        let round = self.round;
-        self.known.retain(|user, (_, since)| *since == round || listed.contains(user));
-    }
+/// What one reader found.
+struct Stretch {
+    rows: Vec<(UnixSecs, LiveRow)>,
+    /// How many messages were read.
+    read: u64,
+    /// Everything before this revision was looked at.
+    reached: u64,
 }
 
 impl IssuanceLog {
@@ -88,7 +57,8 @@ impl IssuanceLog {
 
     /// As [`Self::new`], refusing also once the plane's fence is tripped.
     pub(crate) fn under(stores: AuthorityStores, clock: Arc<dyn Clock>, fence: Arc<Fence>) -> Self {
-        Self { stores, clock, fence, memory: Mutex::new(Memory::default()) }
+        let (memory, turn) = (Mutex::new(Memory::new()), tokio::sync::Mutex::new(()));
+        Self { stores, clock, fence, memory, turn }
     }
 
     /// Create-only. An existing row, or a marker of one, is `conflict`; an ambiguous write is `unavailable`.
@@ -106,110 +76,145 @@ impl IssuanceLog {
             }
             WriteOutcome::Ambiguous(why) => return Err(ambiguous("issuance row", &why)),
         };
-        self.memory.lock().learn(row.user.clone(), Known::Row { exp: row.exp, revision });
+        self.memory.lock().wrote_row(row.exp, LiveRow::new(&row.user, revision));
         self.fence.check()
+    }
+
+    /// How many live rows are remembered, of this process and of others.
+    pub fn live_rows(&self) -> usize {
+        self.memory.lock().rows()
+    }
+
+    /// Learns of the rows that other processes wrote since the last walk, or before this one began; a corrupt row is
+    /// an error. Purges nothing.
+    pub async fn discover(&self) -> Result<(), EpError> {
+        let _turn = self.turn.lock().await;
+        self.walk().await
     }
 
     /// Removes rows whose `exp` + 5 s has passed; a corrupt row is an error. Returns how many were removed.
     ///
-    /// Dropped midway it has removed some of them; the next run removes the rest.
+    /// Dropped midway, or on a plane that closes, it has removed some of them; the next run removes the rest.
     pub async fn prune(&self) -> Result<usize, EpError> {
+        let _turn = self.turn.lock().await;
+        self.walk().await?;
         let now = self.clock.now_secs();
-        self.memory.lock().begin_round();
-        let keys = self.stores.auth().keys(NATKEY_FILTER).await?;
-        let listed = keys.iter().map(|key| user_of(key)).collect::<Result<HashSet<_>, _>>()?;
-        self.memory.lock().keep_listed(&listed);
-
-        stream::iter(listed)
-            .map(|user| self.prune_one(user, now))
-            .buffer_unordered(PRUNE_WIDTH)
-            .try_fold(0, |removed, one| async move { Ok(removed + usize::from(one)) })
-            .await
+        let purgers = try_join_all((0..WIDTH).map(|_| self.purge_due(now))).await?;
+        Ok(purgers.into_iter().sum())
     }
 
-    /// Whether this key's row was removed.
-    async fn prune_one(&self, user: Nkey<User>, now: UnixSecs) -> Result<bool, EpError> {
-        let remembered = self.memory.lock().get(&user);
-        let known = if let Some(known) = remembered {
-            known
-        } else {
-            let Some(read) = self.read(&user).await? else { return Ok(false) };
-            self.memory.lock().learn(user.clone(), read);
-            read
-        };
-        let Known::Row { exp, revision } = known else { return Ok(false) };
-        if !is_over(exp, now) {
-            return Ok(false);
+    /// Takes due rows, one after the other, until none is left.
+    async fn purge_due(&self, now: UnixSecs) -> Result<usize, EpError> {
+        let mut removed = 0;
+        while self.fence.check().is_ok()
+            && let Some(due) = Due::take(&self.memory, now)
+        {
+            removed += usize::from(self.purge(due).await?);
         }
-        let key = names::natkey_key(&user);
-        match self.stores.auth().purge_pinned(&key, revision, MARKER_TTL_SECS).await {
-            WriteOutcome::Written(_) => {
-                self.memory.lock().learn(user, Known::Marker);
-                Ok(true)
+        Ok(removed)
+    }
+
+    /// Whether this row was removed by this call.
+    async fn purge(&self, due: Due<'_>) -> Result<bool, EpError> {
+        let Some(row) = due.row() else { return Ok(false) };
+        let key = names::natkey_key(&row.user());
+        let removed = match self.stores.auth().purge_pinned(&key, row.revision, MARKER_TTL_SECS).await {
+            WriteOutcome::Written(marker) => {
+                self.memory.lock().wrote_marker(marker);
+                true
             }
-            // Another process purged it first.
             WriteOutcome::Lost => {
-                self.memory.lock().known.remove(&user);
-                Ok(false)
-            }
-            outcome @ WriteOutcome::Ambiguous(_) => must_land(outcome, "issuance prune").map(|_| true),
-        }
-    }
-
-    async fn read(&self, user: &Nkey<User>) -> Result<Option<Known>, EpError> {
-        let key = names::natkey_key(user);
-        match self.stores.auth().leader_read(&key).await? {
-            LeaderRead::Absent => Ok(None),
-            LeaderRead::Marker(_) => Ok(Some(Known::Marker)),
-            LeaderRead::Value(entry) => {
-                let row = NatkeyRow::parse(&key, &entry.value)?;
-                if row.space != *self.stores.space() {
-                    return Err(EpError::internal("issuance row: it is of another space"));
+                // Another process purged it first, or it was overwritten: then it has another revision, under which
+                // the walk knows it, and must be readable still.
+                if let LeaderRead::Value(entry) = self.stores.auth().leader_read(&key).await? {
+                    self.parse(&key, &entry.value)?;
                 }
-                Ok(Some(Known::Row { exp: row.exp, revision: entry.revision }))
+                false
+            }
+            WriteOutcome::Ambiguous(why) => return Err(ambiguous("issuance prune", &why)),
+        };
+        due.settle();
+        Ok(removed)
+    }
+
+    // --- the walk ---------------------------------------------------------------------------------------------
+
+    /// Reads the history from where the last walk ended to where it ends now. What is written meanwhile is the next
+    /// walk's, so that a walk ends however many connects there are.
+    ///
+    /// One reader follows the history from message to message. Where it is dense, up to [`WIDTH`] readers share it.
+    async fn walk(&self) -> Result<(), EpError> {
+        let tail = self.stores.auth().tail().await?;
+        self.memory.lock().begin_walk(&tail);
+        let end = tail.last.0.saturating_add(1);
+        let mut readers = 1;
+        loop {
+            let from = {
+                let memory = self.memory.lock();
+                memory.skip_own(memory.next())
+            };
+            if from >= end || self.fence.check().is_err() {
+                self.memory.lock().learn(Vec::new(), from);
+                return Ok(());
+            }
+            let Stretch { rows, read, reached } = if readers == 1 {
+                self.read_stretch(from, end, STRETCH).await?
+            } else {
+                self.read_stretches(from, end, readers).await?
+            };
+            self.memory.lock().learn(rows, reached);
+            let dense = read * 2 >= reached - from;
+            readers = if dense { (readers * 2).min(WIDTH) } else { (readers / 2).max(1) };
+        }
+    }
+
+    async fn read_stretches(&self, from: u64, end: u64, readers: usize) -> Result<Stretch, EpError> {
+        let starts = (0..readers as u64).map(|nth| from.saturating_add(nth * STRETCH));
+        let stretches = starts
+            .take_while(|start| *start < end)
+            .map(|start| self.read_stretch(start, end.min(start.saturating_add(STRETCH)), STRETCH));
+        let mut whole = Stretch { rows: Vec::new(), read: 0, reached: from };
+        for one in try_join_all(stretches).await? {
+            whole.rows.extend(one.rows);
+            whole.read += one.read;
+            whole.reached = whole.reached.max(one.reached);
+        }
+        Ok(whole)
+    }
+
+    /// Reads from `from` up to `end`, or until `most` messages were read.
+    async fn read_stretch(&self, from: u64, end: u64, most: u64) -> Result<Stretch, EpError> {
+        let mut stretch = Stretch { rows: Vec::new(), read: 0, reached: from };
+        while stretch.read < most {
+            let at = self.memory.lock().skip_own(stretch.reached);
+            stretch.reached = end;
+            if at >= end {
+                break;
+            }
+            let Some(found) = self.stores.auth().next_under(NATKEY_FILTER, Revision(at)).await? else {
+                break;
+            };
+            if found.revision.0 >= end {
+                break;
+            }
+            stretch.read += 1;
+            stretch.reached = found.revision.0.saturating_add(1);
+            if let Some(value) = found.value {
+                let row = self.parse(&found.key, &value)?;
+                stretch.rows.push((row.exp, LiveRow::new(&row.user, found.revision)));
             }
         }
-    }
-}
-
-/// Whether a row has outlived its JWT and the tolerance.
-fn is_over(exp: UnixSecs, now: UnixSecs) -> bool {
-    now > exp.plus(CLOCK_TOLERANCE_SECS)
-}
-
-/// The user key in a row's key. A key of the family that carries none is corrupt.
-fn user_of(key: &str) -> Result<Nkey<User>, EpError> {
-    key.strip_prefix(NATKEY_PREFIX)
-        .and_then(|user| Nkey::parse(user).ok())
-        .ok_or_else(|| EpError::internal("issuance row: its key carries no user key"))
-}
-
-#[cfg(test)]
-mod tests {
-    use cotal_wire::EpCode;
-
-    use super::*;
-
-    #[test]
-    fn a_row_is_over_strictly_after_its_exp_and_the_tolerance() {
-        for (now, over) in [(100, false), (105, false), (106, true)] {
-            assert_eq!(is_over(UnixSecs(100), UnixSecs(now)), over, "now {now}");
-        }
-        assert!(!is_over(UnixSecs(u64::MAX), UnixSecs(u64::MAX)));
+        Ok(stretch)
     }
 
-    #[test]
-    fn a_key_without_a_user_key_is_corrupt() {
-        let user = format!("U{}", "A".repeat(55));
-        assert_eq!(user_of(&format!("natkey.{user}")).unwrap().as_str(), user);
-        for bad in [
-            "natkey.",
-            "natkey.x",
-            "other.x",
-            &format!("natkey.{user}.y"),
-            &format!("natkey.A{}", "A".repeat(55)),
-        ] {
-            assert_eq!(user_of(bad).unwrap_err().code, EpCode::Internal, "{bad}");
-        }
+    fn parse(&self, key: &str, value: &[u8]) -> Result<NatkeyRow, EpError> {
+        let row = NatkeyRow::parse(key, value).and_then(|row| {
+            if row.space == *self.stores.space() {
+                Ok(row)
+            } else {
+                Err(EpError::internal("the issuance row is of another space"))
+            }
+        });
+        at_key(key, row)
     }
 }

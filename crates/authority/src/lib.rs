@@ -14,6 +14,7 @@ mod fence;
 mod gate;
 pub mod head;
 pub mod issuance;
+mod issuance_memory;
 pub mod plane;
 mod prune_timer;
 pub mod root_credential;

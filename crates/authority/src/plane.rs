@@ -100,7 +100,11 @@ impl Plane {
         });
 
         let issuance = Arc::new(IssuanceLog::under(stores.clone(), clock.clone(), fence.clone()));
-        issuance.prune().await.map_err(|refusal| EpError { message: prune_failure(&refusal), ..refusal })?;
+        // A corrupt row must fail the open. What is due already is purged by the timer's first run, after it.
+        issuance
+            .discover()
+            .await
+            .map_err(|refusal| EpError { message: prune_failure(&refusal), ..refusal })?;
         let (stop_pruning, stop) = watch::channel(false);
         let pruner = tokio::spawn(prune_on_timer(
             issuance.clone(),

@@ -24,9 +24,9 @@ pub(crate) fn prune_failure(refusal: &EpError) -> String {
     format!("native-issuance cleanup failed: {}", refusal.message)
 }
 
-/// Prunes, `interval` after each success, until it is stopped; the first failure fences the plane and ends it.
+/// Prunes at once and then `interval` after each success, until it is stopped; the first failure fences the plane and ends it.
 ///
-/// A stop never cuts a prune off: the flight ends first.
+/// A stop never cuts a prune off: the flight ends first, and on a closing plane it starts nothing more.
 pub(crate) async fn prune_on_timer(
     issuance: Arc<IssuanceLog>,
     mut writer: watch::Receiver<ConnectionState>,
@@ -34,7 +34,7 @@ pub(crate) async fn prune_on_timer(
     interval: Duration,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut pause = interval;
+    let mut pause = Duration::ZERO;
     // The connect on which the broker has been silent, and since when.
     let mut silence: Option<(ConnectionState, Instant)> = None;
     loop {
