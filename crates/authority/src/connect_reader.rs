@@ -3,11 +3,14 @@
 //! The reader answers only over a connection whose stores it has proved. The proof belongs to one (re)connect: it
 //! falls with the connection and is made anew on the next, so a broker that comes back with other stores is noticed
 //! before it is believed.
+//!
+//! The broker cuts the connection whenever its credential expires, and the next session follows at once. A connect
+//! that comes in that gap waits for the proof, briefly; in an outage it is denied.
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -20,7 +23,11 @@ use cotal_wire::{
     rows::{CredentialRow, CredentialState, HeadState, LifecycleHead},
 };
 use parking_lot::Mutex;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
 
 use crate::{credential::read_row, fence::Fence, head::read_head, stores::AuthorityStores};
 
@@ -28,20 +35,47 @@ use crate::{credential::read_row, fence::Fence, head::read_head, stores::Authori
 const PROOF_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause between two tries of a proof.
 const PROOF_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// The number of no connect.
-const UNPROVED: u64 = u64::MAX;
+/// How long connects wait for a proof, from the cut and again from the new session on; all together well within the
+/// time that a connect has. Past it the reader is not between two sessions but in an outage.
+const GAP: Duration = Duration::from_secs(1);
+/// How much sooner than the writer's the reader's credential expires, in seconds: the two are opened together, and
+/// must not be cut together ever after.
+const SOONER_SECS: u64 = 7;
+/// How often one connect is decided, when the connection it was decided over was lost meanwhile.
+const DECISIONS: usize = 2;
 
 /// Reads the stores for every connect, and refuses while they are not proved.
 pub struct ConnectReader {
     connection: Connection,
     state: watch::Receiver<ConnectionState>,
     stores: AuthorityStores,
-    /// Which connect of the connection the stores were proved on.
-    proved: Arc<AtomicU64>,
+    proof: watch::Receiver<Proof>,
     closed: AtomicBool,
     fence: Arc<Fence>,
     clock: Arc<dyn Clock>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What is known of the stores, and on which connect of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    /// They were proved on this connect.
+    Made(u64),
+    /// They are being proved, since then: as soon as there is a session, and it answers.
+    Awaited(Instant),
+    /// On this connect they are not what they must be.
+    Failed(u64),
+}
+
+/// Whether connects can be decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// Over this connect.
+    Proved(u64),
+    /// Perhaps soon: since then the proof is awaited.
+    Awaited(Instant),
+    /// Not on this connection, or never again.
+    Denied,
 }
 
 // === deciding =================================================================================================
@@ -52,6 +86,17 @@ fn denied(why: &str) -> EpError {
 
 fn unproved() -> EpError {
     EpError::unavailable("connect: the authority stores are not proved on this connection; retry")
+}
+
+/// A proof holds for its own connect alone. One that belongs to another is about to be renewed: that was noticed `now`.
+fn standing(state: ConnectionState, proof: Proof, now: Instant) -> Standing {
+    match (state, proof) {
+        (ConnectionState::Closed, _) => Standing::Denied,
+        (ConnectionState::Connected(nth), Proof::Made(on)) if nth == on => Standing::Proved(nth),
+        (ConnectionState::Connected(nth), Proof::Failed(on)) if nth == on => Standing::Denied,
+        (_, Proof::Awaited(since)) => Standing::Awaited(since),
+        (_, Proof::Made(_) | Proof::Failed(_)) => Standing::Awaited(now),
+    }
 }
 
 /// Steps 3 to 8 of contract 07 §10: what the row must say. Returns whether the head has to agree too, which it has
@@ -111,18 +156,20 @@ impl ConnectReader {
         let space = connector.space();
         let token = space.token();
         let label = InfraRole::AUTH_READER.label(space);
-        let connection =
-            connector.open(label, &|inbox| infra::connect_reader(&token, inbox), Lifetime::Renewing).await?;
+        let connection = connector
+            .renewing_sooner(SOONER_SECS)
+            .open(label, &|inbox| infra::connect_reader(&token, inbox), Lifetime::Renewing)
+            .await?;
         let mut state = connection.state();
         match Self::first_proof(&connection, space, &mut state).await {
             Ok((nth, stores)) => {
-                let proved = Arc::new(AtomicU64::new(nth));
-                let supervisor = tokio::spawn(supervise(state.clone(), stores.clone(), proved.clone()));
+                let (proved, proof) = watch::channel(Proof::Made(nth));
+                let supervisor = tokio::spawn(supervise(state.clone(), stores.clone(), nth, proved));
                 Ok(Arc::new(Self {
                     connection,
                     state,
                     stores,
-                    proved,
+                    proof,
                     closed: AtomicBool::new(false),
                     fence,
                     clock,
@@ -150,29 +197,35 @@ impl ConnectReader {
     ///
     /// `permission-denied` when the credential does not admit this bearer; a marker is `failed-precondition`, a
     /// garbled row `internal`, an unproved reader `unavailable`. Each of them denies. The clock is the
-    /// millisecond clock: agent rows carry `exp` in milliseconds (decision D18).
+    /// millisecond clock: agent rows carry `exp` in milliseconds (decision D18). In the gap of a reconnect this waits
+    /// for the proof, [`GAP`] at the most.
     pub async fn authorize_connect(&self, claims: &BearerClaims) -> Result<(), EpError> {
         let id = claims.act.credential_id.as_ref().ok_or_else(|| denied("the bearer names no credential"))?;
         let uid =
             claims.act.lifecycle_uid.as_ref().ok_or_else(|| denied("the bearer names no incarnation"))?;
-        let nth = self.current()?;
         let principal = claims.principal();
-        let (row, head) =
-            tokio::join!(read_row(self.stores.auth(), uid, id), read_head(self.stores.records(), &principal));
-        // A reconnect in between may have carried a read to a server whose stores nobody has proved.
-        if self.current()? != nth {
-            return Err(unproved());
+        for _ in 0..DECISIONS {
+            let nth = self.proved().await?;
+            let (row, head) = tokio::join!(
+                read_row(self.stores.auth(), uid, id),
+                read_head(self.stores.records(), &principal)
+            );
+            // A reconnect in between may have carried a read to a server whose stores nobody has proved.
+            if self.standing()? != Standing::Proved(nth) {
+                continue;
+            }
+            let row = row?;
+            if check_row(row.as_ref().map(|(row, _)| row), &principal, uid, id, self.clock.now_millis())? {
+                check_head(head?.as_ref().map(|at| &at.head), id)?;
+            }
+            return Ok(());
         }
-        let row = row?;
-        if check_row(row.as_ref().map(|(row, _)| row), &principal, uid, id, self.clock.now_millis())? {
-            check_head(head?.as_ref().map(|at| &at.head), id)?;
-        }
-        Ok(())
+        Err(unproved())
     }
 
     /// Whether the stores are proved on the current connection.
     pub fn is_proved(&self) -> bool {
-        self.current().is_ok()
+        matches!(self.standing(), Ok(Standing::Proved(_)))
     }
 
     /// Refuses at once, then closes. May be called again when it failed.
@@ -187,15 +240,37 @@ impl ConnectReader {
         self.connection.close().await
     }
 
-    /// Which connect the stores are proved on; `unavailable` when they are not.
-    fn current(&self) -> Result<u64, EpError> {
+    /// Where the reader stands; refuses at once when it is closed or fenced.
+    fn standing(&self) -> Result<Standing, EpError> {
         self.fence.check()?;
-        let proved = self.proved.load(Ordering::Acquire);
-        match *self.state.borrow() {
-            ConnectionState::Connected(nth) if nth == proved && !self.closed.load(Ordering::Acquire) => {
-                Ok(nth)
+        if self.closed.load(Ordering::Acquire) {
+            return Err(unproved());
+        }
+        Ok(standing(*self.state.borrow(), *self.proof.borrow(), Instant::now()))
+    }
+
+    /// Which connect the stores are proved on, waiting for it in the gap of a reconnect.
+    async fn proved(&self) -> Result<u64, EpError> {
+        let (mut state, mut proof) = (self.state.clone(), self.proof.clone());
+        loop {
+            state.mark_unchanged();
+            proof.mark_unchanged();
+            let until = match self.standing()? {
+                Standing::Proved(nth) => return Ok(nth),
+                Standing::Awaited(since) => since + GAP,
+                Standing::Denied => return Err(unproved()),
+            };
+            let moved = async {
+                tokio::select! {
+                    moved = state.changed() => moved.is_ok(),
+                    // The supervisor ends with the reader.
+                    moved = proof.changed() => moved.is_ok(),
+                    _ = self.fence.tripped() => true,
+                }
+            };
+            if !timeout_at(until, moved).await.unwrap_or(false) {
+                return Err(unproved());
             }
-            _ => Err(unproved()),
         }
     }
 }
@@ -209,18 +284,20 @@ impl Drop for ConnectReader {
     }
 }
 
-/// Proves the stores again after every reconnect.
+/// Proves the stores again after every reconnect; they were proved on the connect `proved_on`.
 ///
 /// A proof that gets no answer is tried again, for JetStream is up a little later than the server it lives in. A
 /// proof that fails leaves the reader denying until the next reconnect (contract 07 §7.5).
 async fn supervise(
     mut state: watch::Receiver<ConnectionState>,
     stores: AuthorityStores,
-    proved: Arc<AtomicU64>,
+    proved_on: u64,
+    proof: watch::Sender<Proof>,
 ) {
     let mut pause = PROOF_PAUSE;
     // Whether this connect is settled, proved or not, and only a change of state makes work.
     let mut settled = true;
+    let mut at = Some(proved_on);
     loop {
         if settled {
             if state.changed().await.is_err() {
@@ -231,16 +308,20 @@ async fn supervise(
         let nth = match *state.borrow_and_update() {
             ConnectionState::Connected(nth) => nth,
             ConnectionState::Disconnected => {
-                proved.store(UNPROVED, Ordering::Release);
-                settled = true;
+                proof.send_replace(Proof::Awaited(Instant::now()));
+                (settled, at) = (true, None);
                 continue;
             }
             ConnectionState::Closed => return,
         };
+        if at != Some(nth) {
+            proof.send_replace(Proof::Awaited(Instant::now()));
+            at = Some(nth);
+        }
         settled = match stores.prove().await {
             Ok(()) => {
                 // Proved for `nth` alone: should it be gone by now, the number no longer matches.
-                proved.store(nth, Ordering::Release);
+                proof.send_replace(Proof::Made(nth));
                 tracing::info!(space = %stores.space(), "connect reader: stores proved again");
                 true
             }
@@ -258,6 +339,7 @@ async fn supervise(
                     space = %stores.space(), %refusal,
                     "connect reader: the stores failed their proof, denying connects until the next reconnect"
                 );
+                proof.send_replace(Proof::Failed(nth));
                 true
             }
         };
@@ -291,6 +373,26 @@ mod tests {
         let refusal = check_row(row, &principal(who), &uid(at), &id(named), UnixMillis(now)).unwrap_err();
         assert_eq!(refusal.code, EpCode::PermissionDenied);
         refusal.message
+    }
+
+    #[test]
+    fn a_proof_holds_on_its_own_connect_and_a_failure_denies_on_its_own() {
+        let (since, now) = (Instant::now(), Instant::now() + Duration::from_secs(9));
+        let (on, off) = (ConnectionState::Connected(2), ConnectionState::Disconnected);
+        for (state, proof, expected) in [
+            (on, Proof::Made(2), Standing::Proved(2)),
+            (on, Proof::Failed(2), Standing::Denied),
+            (on, Proof::Made(1), Standing::Awaited(now)),
+            (on, Proof::Failed(1), Standing::Awaited(now)),
+            (on, Proof::Awaited(since), Standing::Awaited(since)),
+            (off, Proof::Made(2), Standing::Awaited(now)),
+            (off, Proof::Failed(2), Standing::Awaited(now)),
+            (off, Proof::Awaited(since), Standing::Awaited(since)),
+            (ConnectionState::Closed, Proof::Made(2), Standing::Denied),
+            (ConnectionState::Closed, Proof::Awaited(since), Standing::Denied),
+        ] {
+            assert_eq!(standing(state, proof, now), expected, "{state:?} {proof:?}");
+        }
     }
 
     /// Each case mends the first fault of the case before it.

@@ -1,16 +1,22 @@
 //! Deny-new and the supervised reader over a real broker (contract 07 §7.5, §10).
 
-use std::sync::Arc;
+use std::{future::Future, sync::Arc, time::Duration};
 
 use crate::harness::{OWNER, TestClock, World, assert_garbled, bearer, code, eventually, uid};
 use cotal_authority::ConnectReader;
 use cotal_trust::system::SystemClock;
 use cotal_wire::{Clock, EpCode, EpError};
+use tokio::time::{error::Elapsed, timeout};
 
 const NOW: u64 = 1_700_000_000;
 
 async fn reader(world: &World, clock: Arc<dyn Clock>) -> Result<Arc<ConnectReader>, EpError> {
     ConnectReader::open(&world.connector, clock).await
+}
+
+/// The answer, unless it waits for something.
+async fn at_once<T>(answer: impl Future<Output = T>) -> Result<T, Elapsed> {
+    timeout(Duration::from_millis(300), answer).await
 }
 
 /// Each step mends the fault that the step before it was refused for.
@@ -110,10 +116,46 @@ async fn a_reader_denies_while_the_broker_is_down_and_recovers_by_itself() {
         world.server.kill();
         eventually("the proof falls", async || !reader.is_proved()).await;
         assert_eq!(code(reader.authorize_connect(&bearer).await), EpCode::Unavailable);
+        // That one may have waited. An outage that lasts is told at once.
+        assert_eq!(code(at_once(reader.authorize_connect(&bearer)).await.unwrap()), EpCode::Unavailable);
         world.server.start_again().await;
         eventually("the proof is made anew", async || reader.is_proved()).await;
         reader.authorize_connect(&bearer).await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connect_in_the_gap_of_an_expiry_waits_for_the_proof() {
+    const LANES: usize = 8;
+    let world = World::start().await;
+    let _provisioned = world.stores().await;
+    let short_lived = world.connector.clone().with_renewing_ttl(3);
+    let reader = ConnectReader::open(&short_lived, Arc::new(SystemClock)).await.unwrap();
+    let (uid, alice) = (uid(), format!("{OWNER}.alice"));
+    world.plant_credential(&uid, "c1", &alice, "\"handle.k.h\"", "active", u64::MAX >> 11).await;
+    let bearer = bearer("alice", Some(&uid), Some("c1"));
+    let mut proofs = world.anything.subscribe("$JS.API.STREAM.INFO.>", None).await.unwrap();
+    world.anything.flush().await.unwrap();
+    let two_expiries = async {
+        // Each proof asks about two stores.
+        for _ in 0..4 {
+            proofs.next().await.unwrap();
+        }
+    };
+    let lanes = futures::future::select_all((0..LANES).map(|_| {
+        Box::pin(async {
+            loop {
+                if let Err(refusal) = reader.authorize_connect(&bearer).await {
+                    return refusal;
+                }
+            }
+        })
+    }));
+    tokio::select! {
+        () = two_expiries => {}
+        (refusal, ..) = lanes => panic!("denied: {refusal}"),
+    }
+    reader.authorize_connect(&bearer).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,6 +173,11 @@ async fn a_reader_whose_stores_drifted_over_a_reconnect_denies_until_they_are_me
     })
     .await;
     assert!(!reader.is_proved());
+    let bearer = bearer("alice", Some(&uid()), Some("c1"));
+    eventually("drifted stores deny without a wait", async || {
+        matches!(at_once(reader.authorize_connect(&bearer)).await, Ok(Err(refusal)) if refusal.code == EpCode::Unavailable)
+    })
+    .await;
     world.set_allow_direct(false).await;
     world.server.restart().await;
     eventually("the proof is made anew", async || reader.is_proved()).await;
@@ -144,6 +191,6 @@ async fn a_closed_reader_refuses_for_good_and_may_be_closed_again() {
     reader.close().await.unwrap();
     reader.close().await.unwrap();
     assert!(!reader.is_proved());
-    let refusal = reader.authorize_connect(&bearer("alice", Some(&uid()), Some("c1"))).await;
-    assert_eq!(code(refusal), EpCode::Unavailable);
+    let bearer = bearer("alice", Some(&uid()), Some("c1"));
+    assert_eq!(code(at_once(reader.authorize_connect(&bearer)).await.unwrap()), EpCode::Unavailable);
 }
