@@ -41,7 +41,11 @@ pub(crate) fn tee(what: &str, command: &mut Command, log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses when the kept output holds what looks like a seed, a bearer or a creds block.
+/// Words after which a value is a secret by its place: a capability or an opaque token after `Bearer`, an agent secret,
+/// the capability of a discovery file, an owner secret. The values alone look like any digest or key of ours.
+const PLACES: [&str; 4] = ["bearer ", "actortoken", "\"cap", "secretb64"];
+
+/// Refuses when the kept output holds what looks like a seed, a bearer, a creds block, a capability or a secret.
 pub(crate) fn for_secrets(log: &Path) -> Result<()> {
     let text = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
     let found: Vec<_> =
@@ -77,12 +81,65 @@ fn secret_in(line: &str) -> Option<&'static str> {
             return Some("a signed token");
         }
     }
-    line.contains("BEGIN USER NKEY SEED").then_some("a creds block")
+    if line.contains("BEGIN USER NKEY SEED") {
+        return Some("a creds block");
+    }
+    PLACES.iter().find_map(|place| secret_after(line, place))
+}
+
+/// What kind of secret follows this word, if any: between the two may stand whatever quotes and separates members.
+fn secret_after(line: &str, place: &str) -> Option<&'static str> {
+    // As long as the line itself, so that one's offsets are the other's.
+    let lower = line.to_ascii_lowercase();
+    lower.match_indices(place).find_map(|(at, _)| {
+        let rest = line[at + place.len()..].trim_start_matches(['"', '\'', '\\', ':', '=', ' ', '(']);
+        let ours = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '+' | '/' | '=');
+        let value = rest.split(|c| !ours(c)).next().unwrap_or_default();
+        let lower_hex = value.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'));
+        let base64url = value.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+        match value.len() {
+            64 if lower_hex => Some("a capability"),
+            43 if base64url => Some("an agent secret or an opaque token"),
+            44 if value.ends_with('=') => Some("an owner secret"),
+            _ => None,
+        }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_capability_and_a_secret_are_seen_where_they_are_presented_and_nowhere_else() {
+        let (hex, opaque) = ("0a".repeat(32), "Ab-_9".repeat(8) + "xyz");
+        for line in [
+            format!("authorization: Bearer {hex}"),
+            format!("bearer {hex},"),
+            format!("{{\"cap\": \"{hex}\"}}"),
+            format!("{{\\\"cap\\\":\\\"{hex}\\\"}}"),
+        ] {
+            assert_eq!(secret_in(&line), Some("a capability"), "{line}");
+        }
+        for line in [
+            format!("Bearer {opaque}"),
+            format!("\"actorToken\":\"{opaque}\""),
+            format!("actorToken={opaque}"),
+        ] {
+            assert_eq!(secret_in(&line), Some("an agent secret or an opaque token"), "{line}");
+        }
+        assert_eq!(secret_in(&format!("\"secretB64\": \"{opaque}=\"")), Some("an owner secret"));
+        for line in [
+            format!("sha256 {hex}"),
+            format!("\"tokenHash\": \"{hex}\""),
+            format!("kid {opaque}"),
+            format!("Bearer {hex}00"),
+            "Bearer <capability>, ünd ein Bearer \u{212a}".to_owned(),
+            "missing/invalid exchange capability".to_owned(),
+        ] {
+            assert_eq!(secret_in(&line), None, "{line}");
+        }
+    }
 
     #[test]
     fn seeds_tokens_and_creds_blocks_are_seen() {
