@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -99,6 +99,8 @@ pub(crate) struct Core {
     flushes: AtomicU64,
     closing: CancellationToken,
     ended: CancellationToken,
+    /// Why the connection ended, when nobody asked it to.
+    failure: OnceLock<EpError>,
 }
 
 /// A subscription as the supervisor knows it: what to subscribe again, and where to hand it.
@@ -204,6 +206,7 @@ impl Connection {
             flushes: AtomicU64::new(0),
             closing: CancellationToken::new(),
             ended: CancellationToken::new(),
+            failure: OnceLock::new(),
         });
         let place = match custody.track(&core) {
             Ok(place) => place,
@@ -248,6 +251,11 @@ impl Connection {
     /// Resolves when the connection has ended for good, and the end is proved.
     pub async fn ended(&self) {
         self.core().ended.cancelled().await;
+    }
+
+    /// Why the connection ended: `None` while it has not, and when it was closed on demand.
+    pub fn failure(&self) -> Option<&EpError> {
+        self.core().failure.get()
     }
 
     /// One request, waiting for a reconnect within `timeout`. No responder, a timeout and a closed connection are
@@ -513,11 +521,16 @@ async fn run(core: Arc<Core>, mut session: Arc<Session>, reconnect: Reconnect, p
         }
         session.ended.cancelled().await;
         let next = tokio::select! {
-            () = core.closing.cancelled() => None,
+            () = core.closing.cancelled() => break,
             next = reopen(&core, reconnect) => next,
         };
-        let Some(next) = next else { break };
-        session = Arc::new(next);
+        session = match next {
+            Ok(next) => Arc::new(next),
+            Err(failure) => {
+                let _ = core.failure.set(failure);
+                break;
+            }
+        };
         number += 1;
         core.attach(Arc::clone(&session), number).await;
         tracing::info!(label = core.label(), "reconnected");
@@ -528,24 +541,27 @@ async fn run(core: Arc<Core>, mut session: Arc<Session>, reconnect: Reconnect, p
     drop(place);
 }
 
-async fn reopen(core: &Core, reconnect: Reconnect) -> Option<Session> {
+async fn reopen(core: &Core, reconnect: Reconnect) -> Result<Session, EpError> {
+    let gone = |why: String| EpError::unavailable(format!("{}: {why}", core.label()));
     let mut attempt = 0;
     loop {
         match reconnect {
-            Reconnect::Never => return None,
+            Reconnect::Never => return Err(gone("the connection was lost".to_owned())),
             Reconnect::Attempts(limit) if attempt == limit => {
                 tracing::warn!(
                     label = core.label(),
                     attempts = limit,
                     "no reconnect; the connection has ended"
                 );
-                return None;
+                return Err(gone(format!(
+                    "the connection was lost, and the broker took none back in {limit} attempts"
+                )));
             }
             Reconnect::Attempts(_) | Reconnect::Forever => {}
         }
         tokio::time::sleep(reconnect.pause(attempt, spread(&core.user))).await;
         match Session::open(&core.plan, &core.denials).await {
-            Ok(session) => return Some(session),
+            Ok(session) => return Ok(session),
             Err(error) => tracing::info!(error = %error.message, attempt, "reconnect failed"),
         }
         attempt = attempt.saturating_add(1);

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use async_nats::ServerAddr;
 use cotal_trust::{bundle::DataAccount, creds, jwt::principal_tags, nkey::Seed};
 use cotal_wire::{Clock, ConnId, Entropy, EpError, Permissions, Principal, Rules, Space};
 
@@ -10,6 +9,7 @@ use crate::{
     connection::{Connection, ConnectionTuple, JETSTREAM_INFO, Reconnect},
     custody::Custody,
     denials::Denials,
+    servers::Servers,
     session::{Credential, SelfMinted, Session, SessionPlan},
 };
 
@@ -145,8 +145,9 @@ impl Connector {
     ) -> Result<Connection, EpError> {
         let custody = &self.shared.custody;
         custody.check_open(&label)?;
-        let servers = parse_servers(&self.shared.servers)
-            .map_err(|why| EpError::bad_request(format!("{label}: {why}")))?;
+        let servers = Servers::parse(&self.shared.servers)
+            .map_err(|why| EpError::bad_request(format!("{label}: {why}")))?
+            .into_addresses();
         let may_ask_info = credential.allows_publish(JETSTREAM_INFO);
         let user = credential.seed().public().clone();
         let inbox_prefix = format!("_INBOX_{user}");
@@ -177,26 +178,6 @@ fn names_nothing(rules: &Rules) -> bool {
     rules.allow.is_empty() && rules.deny.is_empty()
 }
 
-/// Credentials never stand in a server URL (contract 01 §8).
-fn parse_servers(servers: &str) -> Result<Vec<ServerAddr>, &'static str> {
-    let servers: Vec<ServerAddr> = servers
-        .split(',')
-        .map(str::trim)
-        .filter(|server| !server.is_empty())
-        .map(|server| server.parse().map_err(|_| "a server URL is not valid; write nats://host:port"))
-        .collect::<Result<_, _>>()?;
-    if servers.is_empty() {
-        return Err("no server URL is given; write nats://host:port");
-    }
-    if servers.iter().any(|server| server.host().is_empty()) {
-        return Err("a server URL names no host; write nats://host:port");
-    }
-    if servers.iter().any(|server| server.has_user_pass() || server.username().is_some()) {
-        return Err("a server URL carries credentials; leave them out");
-    }
-    Ok(servers)
-}
-
 #[cfg(test)]
 mod tests {
     use cotal_trust::system::{SystemClock, SystemEntropy};
@@ -215,14 +196,6 @@ mod tests {
             let connector = Connector::new("nats://a:1", space, account, Custody::new(), clock, entropy);
             let sooner = connector.with_renewing_ttl(ttl).renewing_sooner(sooner);
             assert_eq!(sooner.renewing_ttl_secs, lives);
-        }
-    }
-
-    #[test]
-    fn servers_are_comma_separated_and_carry_no_credentials() {
-        assert_eq!(parse_servers("nats://a:1, b:2 ,tls://c").map(|servers| servers.len()), Ok(3));
-        for bad in ["", " , ", "http://a", "nats://", "nats://user:pass@a:1", "nats://token@a:1"] {
-            assert!(parse_servers(bad).is_err(), "{bad:?}");
         }
     }
 }

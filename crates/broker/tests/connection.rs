@@ -199,6 +199,7 @@ async fn a_one_shot_connection_ends_with_its_first_cut_and_carries_its_principal
     f.server.kill();
     soon(connection.ended()).await;
     assert_eq!(*connection.state().borrow(), ConnectionState::Closed);
+    assert_eq!(connection.failure().unwrap().code, EpCode::Unavailable);
     f.server.start_again().await;
     assert!(connection.request("$JS.API.INFO", &[], Bytes::new(), PATIENCE).await.is_err());
 }
@@ -247,6 +248,7 @@ async fn custody_lists_every_connection_and_resolves_when_the_last_has_ended() {
     let f = fixture().await;
     let (a, b) = (f.open("a").await, f.open("b").await);
     a.close().await.unwrap();
+    assert_eq!(a.failure(), None, "it was asked to end");
     let listed: Vec<_> =
         f.custody.connections().into_iter().map(|owned| (owned.label, owned.ended)).collect();
     assert_eq!(listed, [("cotal:a:main".into(), true), ("cotal:b:main".into(), false)]);
