@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use cotal_authority::{Plane, PlaneInputs};
-use cotal_broker::{Connection, Connector, Custody};
+use cotal_broker::{Connection, Connector, Custody, Servers};
 use cotal_callout::{Callout, CalloutLimits, CalloutParts, ConnectLimits, Limiter};
 use cotal_ledger::Ledger;
 use cotal_trust::{
@@ -31,6 +31,7 @@ use crate::{
         listener::Listener,
         mesh::{MeshBundle, MeshParts},
     },
+    lines::LineWriter,
     managers::NoManagers,
     public_face::PublicFace,
     sessions::NoSessions,
@@ -38,7 +39,7 @@ use crate::{
 
 pub(crate) use cotal_authority::plane::NATIVE_ISSUANCE_PRUNE;
 
-/// Where the callout's line for each answered connect goes.
+/// Where the callout's line for each answered connect goes. Called on the runtime's threads: it must not block.
 pub type CalloutLog = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Why a context did not start. Nothing that it had opened is left open.
@@ -66,7 +67,7 @@ pub enum StartError {
     /// The broker did not accept the callout credentials.
     #[error("the broker at {servers} does not accept the callout credentials: {source}")]
     Broker {
-        /// What was dialled.
+        /// What was dialled: hosts and ports.
         servers: String,
         /// Why.
         source: EpError,
@@ -96,12 +97,15 @@ pub enum StartError {
     /// The bundle could not be encoded.
     #[error("the discovery bundle could not be encoded: {0}")]
     Bundle(serde_json::Error),
+    /// The start's task failed.
+    #[error("the start did not run to its end: {0}")]
+    Interrupted(tokio::task::JoinError),
 }
 
 /// Everything that a context starts from.
 pub(crate) struct ContextInputs {
     pub space: Space,
-    pub servers: String,
+    pub servers: Servers,
     pub store: Arc<dyn SecretStore>,
     pub state_dir: PathBuf,
     /// The assignment of a hosted context.
@@ -111,7 +115,9 @@ pub(crate) struct ContextInputs {
     pub callout_limits: CalloutLimits,
     pub connect_limits: ConnectLimits,
     pub native_issuance_prune: Duration,
-    pub callout_log: CalloutLog,
+    pub expected_server_ids: Option<Vec<String>>,
+    /// Standard error when absent.
+    pub callout_log: Option<CalloutLog>,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
 }
@@ -121,7 +127,7 @@ pub(crate) struct ContextInputs {
 struct Opened {
     plane: Option<Arc<Plane>>,
     connection: Option<Connection>,
-    callout: Option<Callout>,
+    callout: Option<Arc<Callout>>,
     loopback: Option<Listener>,
     public: Option<Listener>,
 }
@@ -148,8 +154,13 @@ impl Opened {
     }
 }
 
-/// Starts a context.
+/// Starts a context, in a task of its own: a caller that goes away halfway leaves nothing half-opened behind. What
+/// the task then starts nobody holds, so it closes.
 pub(crate) async fn start(inputs: ContextInputs) -> Result<AuthService, StartError> {
+    tokio::spawn(start_whole(inputs)).await.unwrap_or_else(|error| Err(StartError::Interrupted(error)))
+}
+
+async fn start_whole(inputs: ContextInputs) -> Result<AuthService, StartError> {
     let custody = Custody::new();
     let mut opened = Opened::default();
     match open(inputs, &custody, &mut opened).await {
@@ -203,7 +214,7 @@ async fn open(
 ) -> Result<AuthService, StartError> {
     let material = load(&inputs).await?;
     let connector = Connector::new(
-        &inputs.servers,
+        inputs.servers.as_str(),
         inputs.space.clone(),
         material.data_account.clone(),
         custody.clone(),
@@ -228,6 +239,12 @@ async fn open(
         .await
         .map_err(StartError::Callout)?;
     opened.connection = Some(connection.clone());
+    let (log, stderr) = if let Some(log) = &inputs.callout_log {
+        (Arc::clone(log), None)
+    } else {
+        let stderr = LineWriter::stderr();
+        (Arc::new(|line: &str| stderr.line(line)) as CalloutLog, Some(stderr))
+    };
     let callout = Callout::start(
         connection.clone(),
         CalloutParts {
@@ -240,15 +257,16 @@ async fn open(
             issuance: Arc::clone(plane.issuance()),
             limiter: Arc::clone(&limiter),
             limits: inputs.callout_limits,
-            expected_server_ids: None,
+            expected_server_ids: inputs.expected_server_ids.clone(),
             clock: Arc::clone(&inputs.clock),
             entropy: Arc::clone(&inputs.entropy),
-            log: Arc::clone(&inputs.callout_log),
+            log,
         },
     )
     .await
     .map_err(StartError::Callout)?;
-    opened.callout = Some(callout);
+    let callout = Arc::new(callout);
+    opened.callout = Some(Arc::clone(&callout));
 
     let credentials: Arc<dyn ConnectCredentials> = Arc::clone(&plane) as _;
     let service = Arc::new(compose(&inputs, &material, ledger, credentials, limiter)?);
@@ -269,7 +287,6 @@ async fn open(
         }
         None => None,
     };
-    let callout = opened.callout.take();
     let loopback = opened.loopback.take();
     let public = opened.public.take();
     Ok(AuthService::supervise(HandleParts {
@@ -282,6 +299,7 @@ async fn open(
         plane,
         connection,
         callout,
+        stderr,
         listeners: loopback.into_iter().chain(public).collect(),
     }))
 }
@@ -292,7 +310,7 @@ async fn prove_reachable(
     connector: &Connector,
     callout: &CalloutAuth,
 ) -> Result<(), StartError> {
-    let refuse = |source| StartError::Broker { servers: inputs.servers.clone(), source };
+    let refuse = |source| StartError::Broker { servers: inputs.servers.to_string(), source };
     let probe = connector
         .open_creds(format!("cotal:auth-probe:{}", inputs.space), &callout.callout_creds)
         .await
@@ -349,7 +367,7 @@ async fn open_public(
     let public_url = face.url_at(socket.local_addr().map_err(refuse)?);
     let bundle = MeshBundle::compose(&MeshParts {
         space: &inputs.space,
-        server: face.server_or(&inputs.servers),
+        server: &face.server_or(&inputs.servers),
         idp: &material.idp,
         public_url: &public_url,
         agent_provisioning_url: face.agent_provisioning_url(),

@@ -2,6 +2,7 @@
 
 use std::{future::Future, io::Write as _, path::Path, sync::Arc, time::Duration};
 
+use cotal_broker::Servers;
 use cotal_callout::{CalloutLimits, ConnectLimits};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::Space;
@@ -15,7 +16,7 @@ use zeroize::Zeroizing;
 use crate::{
     context::{self, ContextInputs, NATIVE_ISSUANCE_PRUNE},
     handle::{AuthService, End},
-    hosted::stderr_log,
+    lines::LineWriter,
     public_face::PublicFace,
 };
 
@@ -100,7 +101,7 @@ pub const SECRET_STORE: &str = "COTAL_SECRET_STORE";
 #[derive(Debug)]
 struct Flags {
     space: Space,
-    server: String,
+    servers: Servers,
     port: u16,
     public_face: Option<PublicFace>,
     callout_limits: CalloutLimits,
@@ -115,7 +116,9 @@ pub async fn run_auth_service(
     let flags = read_flags(args)?;
     let signals =
         termination().map_err(|error| DaemonError(format!("signals cannot be watched: {error}")))?;
-    serve(flags, store, options, signals).await
+    let outcome = serve(flags, store, options, signals).await;
+    LineWriter::stderr().flush().await;
+    outcome
 }
 
 /// The same, until `shutdown` resolves: for a host that watches signals itself.
@@ -140,7 +143,7 @@ async fn serve(
     let store = choose_store(store, options)?;
     // A file left by a start that crashed would say ready for one that is not.
     Discovery::remove(&state_dir).map_err(DaemonError::of)?;
-    let server = flags.server.clone();
+    let servers = flags.servers.clone();
     if let Some(hold) = hold {
         tokio::select! {
             () = tokio::time::sleep(hold) => {}
@@ -150,7 +153,7 @@ async fn serve(
     let starting = async {
         context::start(ContextInputs {
             space: flags.space,
-            servers: flags.server,
+            servers: flags.servers,
             store,
             state_dir: state_dir.clone(),
             context: None,
@@ -159,7 +162,8 @@ async fn serve(
             callout_limits: flags.callout_limits,
             connect_limits: ConnectLimits::default(),
             native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
-            callout_log: stderr_log(),
+            expected_server_ids: None,
+            callout_log: None,
             clock: Arc::new(SystemClock),
             entropy: Arc::new(SystemEntropy),
         })
@@ -175,7 +179,7 @@ async fn serve(
             Err(_) => Ok(()),
         },
     };
-    let announced = announce(&service, &state_dir, &server, options);
+    let announced = announce(&service, &state_dir, &servers, options);
     let end = match &announced {
         Ok(()) => tokio::select! {
             end = service.ended() => Some(end),
@@ -186,10 +190,19 @@ async fn serve(
     let removed = Discovery::remove(&state_dir).map_err(DaemonError::of);
     let closed = service.close().await.map_err(DaemonError::of);
     announced?;
+    fatal(end).and(removed).and(closed)
+}
+
+/// Which ends are failures: a fence, a dead callout, and a connection that was lost, not one that was closed
+/// (contract 05 §14 step 9).
+fn fatal(end: Option<End>) -> Result<(), DaemonError> {
     match end {
         Some(End::Fenced(reason)) => Err(DaemonError(format!("the authority plane was fenced: {reason}"))),
-        Some(End::BrokerClosed) => Err(DaemonError("the broker connection closed".to_owned())),
-        Some(End::Closed) | None => removed.and(closed),
+        Some(End::CalloutEnded) => Err(DaemonError("the auth callout ended by itself".to_owned())),
+        Some(End::BrokerClosed(Some(error))) => {
+            Err(DaemonError(format!("the broker connection closed ({error})")))
+        }
+        Some(End::BrokerClosed(None) | End::Closed) | None => Ok(()),
     }
 }
 
@@ -197,7 +210,7 @@ async fn serve(
 fn announce(
     service: &AuthService,
     state_dir: &Path,
-    server: &str,
+    servers: &Servers,
     options: &AuthServiceRuntimeOptions,
 ) -> Result<(), DaemonError> {
     let discovery = Discovery {
@@ -209,7 +222,7 @@ fn announce(
     discovery.write(state_dir).map_err(DaemonError::of)?;
     let public = service.public_url().map(|url| format!(", public {url}")).unwrap_or_default();
     (options.announce)(&format!(
-        "auth-service: space \"{}\" on {server}, exchange {}{public}",
+        "auth-service: space \"{}\" on {servers}, exchange {}{public}",
         service.space(),
         service.url()
     ));
@@ -253,14 +266,15 @@ fn read_flags(args: &AuthServiceArgs) -> Result<Flags, DaemonError> {
             .ok_or_else(|| DaemonError(format!("{flag} is required; add {flag} <value>")))
     };
     let space = Space::parse(&required("--space", &args.space)?).map_err(DaemonError::of)?;
-    let server = required("--server", &args.server)?;
+    let servers = Servers::parse(&required("--server", &args.server)?)
+        .map_err(|why| DaemonError(format!("--server: {why}")))?;
     let port = read_port("--port", args.port.as_deref())?.unwrap_or(0);
     let public_face = read_public_face(args)?;
     let mut callout_limits = CalloutLimits::default();
     if let Some(raw) = &args.auth_timeout {
         callout_limits.auth_timeout = read_auth_timeout(raw)?;
     }
-    Ok(Flags { space, server, port, public_face, callout_limits })
+    Ok(Flags { space, servers, port, public_face, callout_limits })
 }
 
 fn read_public_face(args: &AuthServiceArgs) -> Result<Option<PublicFace>, DaemonError> {
@@ -371,6 +385,27 @@ mod tests {
                 .contains("--server is required")
         );
         assert!(read_flags(&args()).is_ok());
+    }
+
+    #[test]
+    fn credentials_in_the_server_are_an_input_error_that_does_not_print_them() {
+        for bad in
+            ["nats://u:s3cret@h:4222", "nats://h:4222,nats://s3cret@h", "http://u:s3cret@h", "s3cret@h y"]
+        {
+            let text = refusal(&AuthServiceArgs { server: Some(bad.into()), ..args() });
+            assert!(text.starts_with("auth-service: --server: ") && !text.contains("s3cret"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_lost_connection_a_fence_and_a_dead_callout_fail_the_process_and_a_closed_connection_does_not() {
+        for end in [End::Fenced("x".into()), End::CalloutEnded, End::BrokerClosed(Some("unavailable".into()))]
+        {
+            assert!(fatal(Some(end.clone())).is_err(), "{end:?}");
+        }
+        for end in [None, Some(End::Closed), Some(End::BrokerClosed(None))] {
+            assert_eq!(fatal(end), Ok(()));
+        }
     }
 
     #[test]

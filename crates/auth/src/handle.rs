@@ -9,8 +9,9 @@ use cotal_wire::{EpError, Space};
 use futures::{FutureExt, future::Shared};
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{capability::Capability, hosted::HostedContext, http::listener::Listener};
+use crate::{capability::Capability, hosted::HostedContext, http::listener::Listener, lines::LineWriter};
 
 /// How a context is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub enum Readiness {
     Draining,
     /// It ended by itself.
     Unavailable {
-        /// The fence's text, or that the broker connection closed.
+        /// The fence's text, or that the callout ended or the broker connection closed.
         cause: String,
     },
 }
@@ -33,8 +34,10 @@ pub enum End {
     Closed,
     /// Its plane was fenced.
     Fenced(String),
-    /// Its callout connection closed for good.
-    BrokerClosed,
+    /// Its callout connection closed for good; with the error that closed it, if one did.
+    BrokerClosed(Option<String>),
+    /// Its callout serves no more, though its connection lives.
+    CalloutEnded,
 }
 
 /// Why a close did not complete; it may be tried again.
@@ -54,13 +57,19 @@ pub(crate) struct HandleParts {
     pub custody: Custody,
     pub plane: Arc<Plane>,
     pub connection: Connection,
-    pub callout: Option<Callout>,
+    pub callout: Arc<Callout>,
+    /// Where the callout's lines go, unless the host takes them.
+    pub stderr: Option<&'static LineWriter>,
     pub listeners: Vec<Listener>,
 }
 
-/// A started auth service of one space; clones are one handle. Dropping it closes nothing: call [`Self::close`].
+/// A started auth service of one space; clones are one handle. Dropped, the last of them closes it without waiting:
+/// call [`Self::close`] to know how that went.
 #[derive(Clone)]
-pub struct AuthService(Arc<Inner>);
+pub struct AuthService {
+    inner: Arc<Inner>,
+    _released: Arc<DropGuard>,
+}
 
 struct Inner {
     parts: HandleParts,
@@ -79,45 +88,46 @@ struct State {
 impl AuthService {
     /// Takes over what was opened and watches for its end.
     pub(crate) fn supervise(parts: HandleParts) -> Self {
-        let service = Self(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             parts,
             state: Mutex::default(),
             flight: Mutex::new(None),
             intake_stopped: OnceCell::new(),
             end: watch::Sender::new(None),
-        }));
-        tokio::spawn(service.clone().watch_end());
-        service
+        });
+        let released = CancellationToken::new();
+        tokio::spawn(Arc::clone(&inner).watch_end(released.clone()));
+        Self { inner, _released: Arc::new(released.drop_guard()) }
     }
 
     /// The assignment that a hosted context serves.
     pub fn context(&self) -> Option<&HostedContext> {
-        self.0.parts.context.as_ref()
+        self.inner.parts.context.as_ref()
     }
 
     /// The space.
     pub fn space(&self) -> &Space {
-        &self.0.parts.space
+        &self.inner.parts.space
     }
 
     /// The loopback URL.
     pub fn url(&self) -> &str {
-        &self.0.parts.url
+        &self.inner.parts.url
     }
 
     /// The public URL, when there is a public face.
     pub fn public_url(&self) -> Option<&str> {
-        self.0.parts.public_url.as_deref()
+        self.inner.parts.public_url.as_deref()
     }
 
     /// The capability of the loopback face.
     pub fn cap(&self) -> &Capability {
-        &self.0.parts.cap
+        &self.inner.parts.cap
     }
 
     /// How the context is now.
     pub fn readiness(&self) -> Readiness {
-        let state = self.0.state.lock();
+        let state = self.inner.state.lock();
         match &state.unavailable {
             Some(cause) => Readiness::Unavailable { cause: cause.clone() },
             None if state.closing => Readiness::Draining,
@@ -127,17 +137,17 @@ impl AuthService {
 
     /// Every connection that the context ever opened: a detached snapshot.
     pub fn connections(&self) -> Vec<Owned> {
-        self.0.parts.custody.connections()
+        self.inner.parts.custody.connections()
     }
 
     /// Resolves with the inventory once a close has completed and every connection has ended.
     pub async fn closed(&self) -> Vec<Owned> {
-        self.0.parts.custody.closed().await
+        self.inner.parts.custody.closed().await
     }
 
-    /// Resolves when the context ends: by [`Self::close`], a fence or a lost broker.
+    /// Resolves when the context ends: by [`Self::close`], a fence, a dead callout or a lost broker.
     pub async fn ended(&self) -> End {
-        let mut end = self.0.end.subscribe();
+        let mut end = self.inner.end.subscribe();
         match end.wait_for(Option::is_some).await.map(|end| end.clone()) {
             Ok(Some(end)) => end,
             // The sender lives in `self`, so it cannot be gone.
@@ -148,66 +158,80 @@ impl AuthService {
     /// Closes: both listeners, the callout, the plane, the callout connection, and whatever is left. One flight at a
     /// time; callers join it, and one that failed may be tried again. The flight does not stop when a caller does.
     pub async fn close(&self) -> Result<(), CloseError> {
-        let flight = {
-            let mut slot = self.0.flight.lock();
-            match &*slot {
-                Some(flight) if flight.peek().is_none_or(Result::is_ok) => flight.clone(),
-                _ => {
-                    self.0.state.lock().closing = true;
-                    let running = tokio::spawn(Arc::clone(&self.0).close_once());
-                    let flight = async move {
-                        running.await.unwrap_or_else(|error| {
-                            Err(CloseError(vec![EpError::internal(format!(
-                                "the close did not run to its end: {error}"
-                            ))]))
-                        })
-                    }
-                    .boxed()
-                    .shared();
-                    *slot = Some(flight.clone());
-                    flight
-                }
-            }
-        };
-        flight.await
+        self.inner.close().await
     }
 
     /// The same as [`Self::close`].
     pub async fn drain(&self) -> Result<(), CloseError> {
         self.close().await
     }
-
-    /// A fence or a closed callout connection ends the context, unless a close came first.
-    async fn watch_end(self) {
-        let end = {
-            let mut state = self.0.parts.connection.state();
-            tokio::select! {
-                reason = self.0.parts.plane.fenced() => End::Fenced(reason),
-                _ = state.wait_for(|state| *state == ConnectionState::Closed) => End::BrokerClosed,
-            }
-        };
-        let cause = match &end {
-            End::Fenced(reason) => reason.clone(),
-            End::BrokerClosed | End::Closed => "broker connection closed".to_owned(),
-        };
-        let end = {
-            let mut state = self.0.state.lock();
-            if state.closing && end == End::BrokerClosed {
-                End::Closed
-            } else {
-                tracing::error!(space = %self.0.parts.space, %cause, "the context is unavailable and closes");
-                state.unavailable = Some(cause);
-                end
-            }
-        };
-        self.0.end.send_replace(Some(end));
-        if let Err(error) = self.close().await {
-            tracing::error!(space = %self.0.parts.space, %error, "the context did not close");
-        }
-    }
 }
 
 impl Inner {
+    fn close(self: &Arc<Self>) -> Flight {
+        let mut slot = self.flight.lock();
+        if let Some(flight) = slot.as_ref().filter(|flight| flight.peek().is_none_or(Result::is_ok)) {
+            return flight.clone();
+        }
+        self.state.lock().closing = true;
+        let running = tokio::spawn(Arc::clone(self).close_once());
+        let flight = async move {
+            running.await.unwrap_or_else(|error| {
+                Err(CloseError(vec![EpError::internal(format!("the close did not run to its end: {error}"))]))
+            })
+        }
+        .boxed()
+        .shared();
+        slot.insert(flight).clone()
+    }
+
+    /// A fence, a dead callout, a lost connection or the drop of the last handle ends the context. During a close only
+    /// a failure still counts.
+    async fn watch_end(self: Arc<Self>, released: CancellationToken) {
+        let end = self.first_end(&released).await;
+        let cause = match &end {
+            End::Fenced(reason) => Some(reason.clone()),
+            End::CalloutEnded => Some("auth callout ended".to_owned()),
+            End::BrokerClosed(Some(error)) => Some(format!("broker connection closed ({error})")),
+            End::BrokerClosed(None) => Some("broker connection closed".to_owned()),
+            End::Closed => None,
+        };
+        if let Some(cause) = cause {
+            tracing::error!(space = %self.parts.space, %cause, "the context is unavailable and closes");
+            self.state.lock().unavailable = Some(cause);
+        }
+        self.end.send_replace(Some(end));
+        if let Err(error) = self.close().await {
+            tracing::error!(space = %self.parts.space, %error, "the context did not close");
+        }
+    }
+
+    async fn first_end(&self, released: &CancellationToken) -> End {
+        let parts = &self.parts;
+        let mut state = parts.connection.state();
+        let mut callout_served = true;
+        loop {
+            tokio::select! {
+                biased;
+                reason = parts.plane.fenced() => return End::Fenced(reason),
+                _ = state.wait_for(|state| *state == ConnectionState::Closed) => {
+                    let error = parts.connection.failure().map(|failure| failure.message.clone());
+                    let asked = error.is_none() && self.state.lock().closing;
+                    return if asked { End::Closed } else { End::BrokerClosed(error) };
+                }
+                () = parts.callout.ended(), if callout_served => {
+                    // It ends with a close and with its connection too; then that is what ended the context.
+                    callout_served = false;
+                    let connection_ended = parts.connection.ended().now_or_never().is_some();
+                    if !connection_ended && !self.state.lock().closing {
+                        return End::CalloutEnded;
+                    }
+                }
+                () = released.cancelled() => return End::Closed,
+            }
+        }
+    }
+
     async fn close_once(self: Arc<Self>) -> Result<(), CloseError> {
         self.intake_stopped.get_or_init(|| self.stop_intake()).await;
         let mut failures = Vec::new();
@@ -224,11 +248,148 @@ impl Inner {
     /// No request and no connect is taken any more; those in progress end. Runs once.
     async fn stop_intake(&self) {
         let listeners = futures::future::join_all(self.parts.listeners.iter().map(Listener::stop));
-        let callout = async {
-            if let Some(callout) = &self.parts.callout {
-                callout.stop().await;
+        futures::join!(listeners, self.parts.callout.stop());
+        if let Some(stderr) = self.parts.stderr {
+            stderr.flush().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, task::Poll, time::Duration};
+
+    use cotal_broker::Servers;
+    use cotal_callout::{CalloutLimits, ConnectLimits};
+    use cotal_testkit::space::TestSpace;
+    use cotal_trust::system::{SystemClock, SystemEntropy};
+    use cotal_workspace::secret_store::FsSecretStore;
+    use tokio::{net::TcpStream, task::yield_now};
+
+    use super::*;
+    use crate::context::{self, ContextInputs, NATIVE_ISSUANCE_PRUNE};
+
+    /// A space, and the clock that everything of a context holds on to while it runs.
+    struct Fixture {
+        space: TestSpace,
+        clock: Arc<SystemClock>,
+        lines: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Fixture {
+        async fn new() -> Self {
+            let space = TestSpace::start("demo", "http://127.0.0.1:9/api/auth").await;
+            Self { space, clock: Arc::new(SystemClock), lines: Arc::default() }
+        }
+
+        fn inputs(&self) -> ContextInputs {
+            let lines = Arc::clone(&self.lines);
+            ContextInputs {
+                space: self.space.space.clone(),
+                servers: Servers::parse(&self.space.server.url()).unwrap(),
+                store: Arc::new(FsSecretStore::open(&self.space.root).unwrap()),
+                state_dir: self.space.state_dir.clone(),
+                context: None,
+                port: 0,
+                public_face: None,
+                callout_limits: CalloutLimits::default(),
+                connect_limits: ConnectLimits::default(),
+                native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
+                expected_server_ids: None,
+                callout_log: Some(Arc::new(move |line| lines.lock().push(line.to_owned()))),
+                clock: Arc::clone(&self.clock) as _,
+                entropy: Arc::new(SystemEntropy),
             }
-        };
-        futures::join!(listeners, callout);
+        }
+
+        async fn started(&self) -> AuthService {
+            context::start(self.inputs()).await.unwrap()
+        }
+
+        /// Resolves when no task of a context is left that could still read the clock.
+        async fn nothing_runs(&self) {
+            let alone = async {
+                while Arc::strong_count(&self.clock) > 1 {
+                    yield_now().await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), alone).await.expect("something still runs");
+        }
+    }
+
+    fn cause(service: &AuthService) -> String {
+        match service.readiness() {
+            Readiness::Unavailable { cause } => cause,
+            other => panic!("it is {other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_callout_that_ends_by_itself_makes_the_context_unavailable_and_closes_it() {
+        let fixture = Fixture::new().await;
+        let service = fixture.started().await;
+        service.inner.parts.callout.stop().await;
+        assert_eq!(service.ended().await, End::CalloutEnded);
+        assert_eq!(cause(&service), "auth callout ended");
+        assert!(service.closed().await.iter().all(|owned| owned.ended));
+    }
+
+    #[tokio::test]
+    async fn a_callout_that_ends_with_its_context_is_no_failure() {
+        let fixture = Fixture::new().await;
+        let service = fixture.started().await;
+        service.close().await.unwrap();
+        assert_eq!(service.ended().await, End::Closed);
+        assert_eq!(service.readiness(), Readiness::Draining);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_closes_without_an_error_ends_the_context_without_one() {
+        let fixture = Fixture::new().await;
+        let service = fixture.started().await;
+        service.inner.parts.connection.close().await.unwrap();
+        assert_eq!(service.ended().await, End::BrokerClosed(None));
+        assert_eq!(cause(&service), "broker connection closed");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_lost_during_a_close_still_reads_unavailable() {
+        let mut fixture = Fixture::new().await;
+        let service = fixture.started().await;
+        service.inner.state.lock().closing = true;
+        fixture.space.server.kill();
+        // Nothing listens any more: only the pauses between attempts are left to wait for.
+        tokio::time::pause();
+        let End::BrokerClosed(Some(error)) = service.ended().await else { panic!("it was lost") };
+        assert_eq!(cause(&service), format!("broker connection closed ({error})"));
+    }
+
+    #[tokio::test]
+    async fn a_dropped_handle_leaves_nothing_running() {
+        let fixture = Fixture::new().await;
+        let service = fixture.started().await;
+        let custody = service.inner.parts.custody.clone();
+        let addr = service.url().strip_prefix("http://").unwrap().to_owned();
+        let clone = service.clone();
+        drop(service);
+        assert_eq!(clone.readiness(), Readiness::Ready, "a clone is the same handle");
+        drop(clone);
+        assert!(custody.closed().await.iter().all(|owned| owned.ended));
+        fixture.nothing_runs().await;
+        assert!(TcpStream::connect(&addr).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_start_whose_caller_went_away_leaves_nothing_running() {
+        let fixture = Fixture::new().await;
+        let mut start = Box::pin(context::start(fixture.inputs()));
+        poll_fn(|cx| {
+            assert!(start.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        drop(start);
+        fixture.nothing_runs().await;
+        assert_eq!(fixture.lines.lock().len(), 1, "the start ran on, as far as its callout");
     }
 }

@@ -1,12 +1,12 @@
 //! `start_auth_service`: one space's service inside a host (contract 05 §15.1).
 
 use std::{
-    io::Write as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
+use cotal_broker::Servers;
 use cotal_callout::{CalloutLimits, ConnectLimits};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{Account, Clock, Entropy, LifecycleUid, Nkey, Space};
@@ -40,7 +40,8 @@ pub struct AuthServiceInputs {
     callout_limits: CalloutLimits,
     connect_limits: ConnectLimits,
     native_issuance_prune: Duration,
-    callout_log: CalloutLog,
+    expected_server_ids: Option<Vec<String>>,
+    callout_log: Option<CalloutLog>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
 }
@@ -68,7 +69,8 @@ impl AuthServiceInputs {
             callout_limits: CalloutLimits::default(),
             connect_limits: ConnectLimits::default(),
             native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
-            callout_log: stderr_log(),
+            expected_server_ids: None,
+            callout_log: None,
             clock: Arc::new(SystemClock),
             entropy: Arc::new(SystemEntropy),
         }
@@ -109,10 +111,19 @@ impl AuthServiceInputs {
         self
     }
 
-    /// Where the callout's line for each answered connect goes; default standard error.
+    /// The only servers whose connects are answered, by the `server_id` of their INFO (contract 04 §8.2). By default
+    /// every server that holds the callout account is.
+    #[must_use]
+    pub fn expected_server_ids(mut self, ids: impl IntoIterator<Item = String>) -> Self {
+        self.expected_server_ids = Some(ids.into_iter().collect());
+        self
+    }
+
+    /// Where the callout's line for each answered connect goes; it must not block. The default is standard error,
+    /// behind a bounded queue and flushed by a close.
     #[must_use]
     pub fn callout_log(mut self, log: CalloutLog) -> Self {
-        self.callout_log = log;
+        self.callout_log = Some(log);
         self
     }
 
@@ -125,18 +136,11 @@ impl AuthServiceInputs {
     }
 }
 
-/// Standard error, one line a connect; a closed one stops nothing.
-pub(crate) fn stderr_log() -> CalloutLog {
-    Arc::new(|line| {
-        let _ = writeln!(std::io::stderr(), "{line}");
-    })
-}
-
-/// Starts one space's service. Everything that it opened is closed again when a step fails.
+/// Starts one space's service. Everything that it opened is closed again when a step fails, and when the future is
+/// dropped before it resolves: the start then runs on to its next end, and closes.
 pub async fn start_auth_service(inputs: AuthServiceInputs) -> Result<AuthService, StartError> {
-    if inputs.servers.trim().is_empty() {
-        return Err(StartError::Input("servers must name at least one NATS URL".to_owned()));
-    }
+    let servers = Servers::parse(&inputs.servers)
+        .map_err(|why| StartError::Input(format!("servers cannot be dialled: {why}")))?;
     if inputs.state_dir.as_os_str().is_empty() {
         return Err(StartError::Input("stateDir must name the space's user-auth state directory".to_owned()));
     }
@@ -145,7 +149,7 @@ pub async fn start_auth_service(inputs: AuthServiceInputs) -> Result<AuthService
         .map_err(|error| StartError::Input(format!("stateDir cannot be resolved: {error}")))?;
     context::start(ContextInputs {
         space: inputs.space,
-        servers: inputs.servers,
+        servers,
         store: inputs.store,
         state_dir,
         context: Some(inputs.context),
@@ -154,6 +158,7 @@ pub async fn start_auth_service(inputs: AuthServiceInputs) -> Result<AuthService
         callout_limits: inputs.callout_limits,
         connect_limits: inputs.connect_limits,
         native_issuance_prune: inputs.native_issuance_prune,
+        expected_server_ids: inputs.expected_server_ids,
         callout_log: inputs.callout_log,
         clock: inputs.clock,
         entropy: inputs.entropy,

@@ -13,6 +13,7 @@ mod daemon;
 mod handle;
 mod hosted;
 mod http;
+mod lines;
 pub mod managers;
 mod openapi;
 mod public_face;
@@ -28,5 +29,6 @@ pub use daemon::{
 pub use handle::{AuthService, CloseError, End, Readiness};
 pub use hosted::{AuthServiceInputs, HostedContext, start_auth_service};
 pub use http::mesh::AUTH_PROVIDER_NAME;
+pub use lines::{StderrLine, stderr_line};
 pub use openapi::openapi_document;
 pub use public_face::{PublicFace, PublicFaceError};

@@ -1,5 +1,6 @@
 //! The operator's choice of a public face, checked once for the command line and for hosts (contract 05 §3.4).
 
+use cotal_broker::Servers;
 use url::Url;
 
 /// Schemes that a client can dial a broker with.
@@ -16,6 +17,9 @@ pub enum PublicFaceError {
     /// The advertised broker URL is no URL of a broker.
     #[error("--advertised-server must be a nats://, tls://, ws:// or wss:// URL, got \"{0}\"")]
     AdvertisedServer(String),
+    /// A URL that every caller reads carries credentials.
+    #[error("{0} carries credentials, and every caller of the public face reads it; leave them out")]
+    Credentials(&'static str),
     /// The provisioning URL does not parse.
     #[error("--agent-provisioning-url is not a URL, got \"{0}\"")]
     ProvisioningUrl(String),
@@ -57,20 +61,24 @@ impl PublicFace {
         if let Some(url) = url
             && !url.starts_with("https://")
         {
-            return Err(PublicFaceError::Url(url.to_owned()));
+            return Err(PublicFaceError::Url(without_credentials(url)));
         }
+        refuse_credentials("--exchange-public-url", url)?;
         if let Some(server) = advertised_server
             && !Url::parse(server).is_ok_and(|parsed| BROKER_SCHEMES.contains(&parsed.scheme()))
         {
-            return Err(PublicFaceError::AdvertisedServer(server.to_owned()));
+            return Err(PublicFaceError::AdvertisedServer(without_credentials(server)));
         }
+        refuse_credentials("--advertised-server", advertised_server)?;
         // An empty provisioning URL is one that was not configured.
         let agent_provisioning_url = agent_provisioning_url.filter(|raw| !raw.is_empty());
         if let Some(raw) = agent_provisioning_url {
-            let parsed = Url::parse(raw).map_err(|_| PublicFaceError::ProvisioningUrl(raw.to_owned()))?;
+            let parsed =
+                Url::parse(raw).map_err(|_| PublicFaceError::ProvisioningUrl(without_credentials(raw)))?;
             if parsed.scheme() != "https" {
                 return Err(PublicFaceError::ProvisioningScheme(parsed.scheme().to_owned()));
             }
+            refuse_credentials("--agent-provisioning-url", Some(raw))?;
         }
         self.url = url.map(str::to_owned);
         self.advertised_server = advertised_server.map(str::to_owned);
@@ -91,13 +99,28 @@ impl PublicFace {
         self.url.clone().unwrap_or_else(|| format!("http://{addr}"))
     }
 
-    /// The advertised broker URL, else the one that the service dials.
-    pub(crate) fn server_or<'a>(&'a self, dialled: &'a str) -> &'a str {
-        self.advertised_server.as_deref().unwrap_or(dialled)
+    /// The advertised broker URL, else the first that the service dials: a client takes one URL, not a list.
+    pub(crate) fn server_or(&self, dialled: &Servers) -> String {
+        self.advertised_server.clone().unwrap_or_else(|| dialled.first_url())
     }
 
     pub(crate) fn agent_provisioning_url(&self) -> Option<&str> {
         self.agent_provisioning_url.as_deref()
+    }
+}
+
+fn refuse_credentials(flag: &'static str, url: Option<&str>) -> Result<(), PublicFaceError> {
+    let carries = url
+        .and_then(|url| Url::parse(url).ok())
+        .is_some_and(|url| !url.username().is_empty() || url.password().is_some());
+    if carries { Err(PublicFaceError::Credentials(flag)) } else { Ok(()) }
+}
+
+/// A URL as an error may print it: what stands before an `@` may be a secret, well-formed or not.
+fn without_credentials(url: &str) -> String {
+    match url.rsplit_once('@') {
+        None => url.to_owned(),
+        Some((_, rest)) => format!("..@{rest}"),
     }
 }
 
@@ -141,5 +164,30 @@ mod tests {
             assert!(checked(None, Some(server), None).is_ok(), "{server}");
         }
         assert_eq!(checked(None, None, Some("")).unwrap().agent_provisioning_url(), None);
+    }
+
+    #[test]
+    fn credentials_in_a_url_are_refused_and_never_printed() {
+        let refused = [
+            checked(Some("https://u:s3cret@x"), None, None),
+            checked(Some("http://u:s3cret@x"), None, None),
+            checked(None, Some("nats://u:s3cret@h"), None),
+            checked(None, Some("nats://s3cret@h"), None),
+            checked(None, Some("http://s3cret@h"), None),
+            checked(None, None, Some("https://u:s3cret@x")),
+            checked(None, None, Some("u:s3cret@x y")),
+        ];
+        for refused in refused {
+            let text = refused.unwrap_err().to_string();
+            assert!(!text.contains("s3cret"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_bundle_names_one_server_the_first_when_none_is_advertised() {
+        let dialled = Servers::parse("nats://a:1,nats://b:2").unwrap();
+        assert_eq!(PublicFace::on_port(0).server_or(&dialled), "nats://a:1");
+        let advertised = checked(None, Some("tls://c"), None).unwrap();
+        assert_eq!(advertised.server_or(&dialled), "tls://c");
     }
 }

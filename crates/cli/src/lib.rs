@@ -34,6 +34,7 @@ pub mod up;
 use cli::Command;
 use context::Context;
 use outcome::CliError;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 /// The whole process: parses, runs one command, prints its outcome, answers the exit code.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
@@ -86,10 +87,12 @@ fn start_log(daemon: bool) {
     let default = if daemon { "info,async_nats=warn" } else { "warn,async_nats=error" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("COTAL_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    // A service never waits for whoever reads its log.
+    let writer = if daemon {
+        BoxMakeWriter::new(cotal_auth::stderr_line)
+    } else {
+        BoxMakeWriter::new(std::io::stderr)
+    };
     // A second subscriber (a test's) stays.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .try_init();
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(false).try_init();
 }

@@ -150,7 +150,8 @@ impl Face {
     }
 }
 
-/// The request target in origin form, as it was sent; the absolute and authority forms match no route.
+/// The request target in origin form, as it was sent; the absolute and authority forms match no route. The HTTP
+/// library drops a `#fragment`, which no client sends, before anyone here could see it.
 fn raw_target(uri: &Uri) -> Option<&str> {
     if uri.scheme().is_some() || uri.authority().is_some() {
         return None;

@@ -24,7 +24,7 @@ use tokio::{
     sync::{Mutex, Notify, oneshot},
     task::{JoinHandle, JoinSet},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     face::Face,
@@ -54,10 +54,10 @@ const UNWANTED_GRACE: Duration = Duration::from_secs(5);
 /// Pause after a failed accept: out of file descriptors must not become a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A bound listener that serves one face.
+/// A bound listener that serves one face. Dropped, it stops without waiting.
 pub(crate) struct Listener {
     addr: SocketAddr,
-    stop: CancellationToken,
+    stop: DropGuard,
     accepting: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -73,7 +73,7 @@ impl Listener {
         let addr = listener.local_addr()?;
         let stop = CancellationToken::new();
         let accepting = tokio::spawn(accept(listener, face, stop.clone()));
-        Ok(Self { addr, stop, accepting: Mutex::new(Some(accepting)) })
+        Ok(Self { addr, stop: stop.drop_guard(), accepting: Mutex::new(Some(accepting)) })
     }
 
     /// Where it is bound.
@@ -83,7 +83,7 @@ impl Listener {
 
     /// Stops accepting, lets requests in flight end for up to ten seconds, then cuts every connection.
     pub(crate) async fn stop(&self) {
-        self.stop.cancel();
+        self.stop.token().cancel();
         if let Some(accepting) = self.accepting.lock().await.take()
             && let Err(error) = accepting.await
         {

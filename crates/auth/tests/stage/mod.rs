@@ -132,11 +132,19 @@ impl Stage {
         self.inputs_of(other, COORDINATE)
     }
 
+    pub(crate) fn inputs_dialling(&self, servers: &str) -> AuthServiceInputs {
+        self.inputs_with(self, COORDINATE, servers)
+    }
+
     pub(crate) fn inputs_naming_store(&self, coordinate: &str) -> AuthServiceInputs {
         self.inputs_of(self, coordinate)
     }
 
     fn inputs_of(&self, account: &Self, coordinate: &str) -> AuthServiceInputs {
+        self.inputs_with(account, coordinate, &self.server)
+    }
+
+    fn inputs_with(&self, account: &Self, coordinate: &str, servers: &str) -> AuthServiceInputs {
         let context = HostedContext {
             account_public_key: account.space.account.data_account().account,
             lifecycle_uid: LifecycleUid::mint(&SystemEntropy),
@@ -145,7 +153,7 @@ impl Stage {
         AuthServiceInputs::new(
             context,
             self.space.space.clone(),
-            self.server.clone(),
+            servers,
             store,
             coordinate,
             &self.space.state_dir,
@@ -308,7 +316,8 @@ pub(crate) async fn error_of(stage: &Stage, args: AuthServiceArgs) -> String {
 }
 
 fn of_stage(stage: &Stage, args: AuthServiceArgs) -> AuthServiceArgs {
-    AuthServiceArgs { space: Some("demo".to_owned()), server: Some(stage.server.clone()), ..args }
+    let server = args.server.clone().unwrap_or_else(|| stage.server.clone());
+    AuthServiceArgs { space: Some("demo".to_owned()), server: Some(server), ..args }
 }
 
 fn options(stage: &Stage, announced: Option<oneshot::Sender<()>>) -> AuthServiceRuntimeOptions {
