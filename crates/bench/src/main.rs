@@ -7,7 +7,12 @@ mod population;
 mod report;
 mod service;
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -29,6 +34,8 @@ use crate::{
 };
 
 const SPACE: &str = "bench";
+/// How much more of a flood is offered than is refused when it comes alone.
+const FLOOD_TIMES: f64 = 2.0;
 const IN_FLIGHT: [usize; 4] = [1, 16, 64, 256];
 
 #[derive(Parser)]
@@ -137,8 +144,12 @@ async fn beyond(
 
     progress("flood: unverifiable bearers beside verified users");
     let alone = closed_loop(addr, &ticket(people.bearers(space)?), 8, 1500).await?;
-    let garbage = ticket(vec!["not-a-bearer".into()]);
-    let flood = tokio::spawn(async move { open_loop(addr, &garbage, 300.0, Duration::from_secs(8)).await });
+    let garbage = ticket(people.forged_bearers(space)?);
+    let (began, refused) = (Instant::now(), closed_loop(addr, &garbage, 64, 3000).await?.refused);
+    #[allow(clippy::cast_precision_loss, reason = "a count of connects")]
+    let flood_per_s = FLOOD_TIMES * refused as f64 / began.elapsed().as_secs_f64();
+    let flood =
+        tokio::spawn(async move { open_loop(addr, &garbage, flood_per_s, Duration::from_secs(8)).await });
     let beside = closed_loop(addr, &ticket(people.bearers(space)?), 8, 1500).await?;
     let flood = flood.await??;
 
@@ -151,7 +162,7 @@ async fn beyond(
     Ok(Extra {
         service_rss_kib_after_all: service.rss_kib()?,
         ledger_100k_rate_ratio: large.per_s / small.per_s,
-        flood_offered_per_s: 300.0,
+        flood_offered_per_s: flood_per_s,
         flood_refused: flood.refused,
         flood_verified_refused: beside.refused,
         flood_verified_rate_ratio: beside.per_s / alone.per_s,

@@ -6,6 +6,7 @@ use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
 use cotal_testkit::space::TestSpace;
 use cotal_trust::{
     bearer::{BearerGrant, mint},
+    issuer::IssuerKeySet,
     system::{SystemClock, SystemEntropy},
 };
 use cotal_wire::{Actor, Clock, CredentialId, DerivedOwner, LifecycleUid};
@@ -55,6 +56,24 @@ impl Population {
 
     /// A fresh bearer of every member, signed with the space's own key so that none expires in mid-run.
     pub(crate) fn bearers(&mut self, space: &TestSpace) -> Result<Vec<String>> {
+        self.bearers_by(&space.material.issuer, space)
+    }
+
+    /// The same under the space's own key id, signed by somebody else.
+    pub(crate) fn forged_bearers(&mut self, space: &TestSpace) -> Result<Vec<String>> {
+        let stranger = IssuerKeySet::create(&space.space, &SystemEntropy);
+        let (good, other) = (self.bearers(space)?, self.bearers_by(&stranger, space)?);
+        good.iter()
+            .zip(&other)
+            .map(|(good, other)| {
+                let (signed, _) = good.rsplit_once('.').context("not a compact JWS")?;
+                let (_, signature) = other.rsplit_once('.').context("not a compact JWS")?;
+                Ok(format!("{signed}.{signature}"))
+            })
+            .collect()
+    }
+
+    fn bearers_by(&self, issuer: &IssuerKeySet, space: &TestSpace) -> Result<Vec<String>> {
         let now = SystemClock.now_secs();
         self.members
             .iter()
@@ -73,7 +92,7 @@ impl Population {
                     ttl_secs: None,
                     not_after: None,
                 };
-                Ok(mint(&space.material.issuer, &space.space, &grant, now)?.token.to_string())
+                Ok(mint(issuer, &space.space, &grant, now)?.token.to_string())
             })
             .collect()
     }

@@ -65,6 +65,27 @@ async fn each_connection_has_its_own_nkey() {
 }
 
 #[tokio::test]
+async fn a_subscription_that_nobody_reads_holds_so_many_messages_and_no_more() {
+    const HELD: usize = 8_192;
+    let f = fixture().await;
+    let (reader, writer) = (f.open("reader").await, f.open("writer").await);
+    let mut subscription = reader.subscribe("pile.>", None).await.unwrap();
+    reader.flush().await.unwrap();
+    for n in 0..HELD + 1_000 {
+        writer.publish(&format!("pile.{n}"), &[], Bytes::new()).await.unwrap();
+    }
+    writer.flush().await.unwrap();
+    // The reader's own flush answers behind everything that was delivered.
+    reader.flush().await.unwrap();
+    for n in 0..HELD {
+        assert_eq!(subscription.next().await.unwrap().subject, format!("pile.{n}"));
+    }
+    writer.publish("pile.last", &[], Bytes::new()).await.unwrap();
+    writer.flush().await.unwrap();
+    assert_eq!(subscription.next().await.unwrap().subject, "pile.last", "what did not fit is gone");
+}
+
+#[tokio::test]
 async fn requests_work_under_the_narrow_inbox_grant() {
     let f = fixture().await;
     let _echo = echo(&f).await;

@@ -40,8 +40,15 @@ pub(crate) struct Lane {
 pub(crate) enum Request {
     /// As it came.
     Sealed(Message),
-    /// Its bearer was verified, and paid for, before it had a slot.
-    Verified(Box<(Asked, VerifiedBearer)>),
+    /// Its bearer was looked at, and paid for, before it had a slot.
+    Checked(Box<Checked>),
+}
+
+impl Request {
+    /// Whether its bearer was checked and is not good.
+    pub(crate) fn is_denied(&self) -> bool {
+        matches!(self, Self::Checked(checked) if checked.bearer.is_err())
+    }
 }
 
 /// An opened request.
@@ -52,11 +59,19 @@ pub(crate) struct Asked {
     received: Instant,
 }
 
+/// An opened request and what its bearer is worth.
+pub(crate) struct Checked {
+    asked: Asked,
+    bearer: Result<VerifiedBearer, Denial>,
+}
+
 /// Why a request is refused without having had a slot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Unserved {
     /// Its deadline passed while it waited.
     Expired,
+    /// Its bearer was checked without a slot, and refused.
+    Denied,
     /// Admission shed it.
     Shed {
         /// How long the oldest waiting request had waited.
@@ -100,10 +115,7 @@ impl Lane {
                 let bearer = self.verify(&mut asked);
                 (asked, bearer)
             }
-            Request::Verified(verified) => {
-                let (asked, bearer) = *verified;
-                (asked, Ok(bearer))
-            }
+            Request::Checked(checked) => (checked.asked, checked.bearer),
         };
         let deadline = asked.received + self.budget;
 
@@ -138,37 +150,29 @@ impl Lane {
                 .is_some_and(|host| limiter.host_limited(&host))
     }
 
-    /// Verifies a suspect's bearer, without a slot. One that verifies comes back, to be served as any other: the host
-    /// is charged for bearers that do not verify, and for no others. Whatever else it sent is denied here.
-    pub(crate) async fn check(self: Arc<Self>, request: Waiting<Message>) -> Option<Waiting<Request>> {
-        let Waiting { request: message, bytes, received } = request;
+    /// Checks a suspect's bearer, and answers nothing: a check is short, whatever a denial costs.
+    pub(crate) fn check(&self, request: Waiting<Message>) -> Option<(Request, Instant)> {
+        let Waiting { request: message, received, .. } = request;
         let mut asked = self.open(message, received)?;
-        match self.verify(&mut asked) {
-            Ok(bearer) => {
-                asked.progress.turn(Step::Queue);
-                let request = Request::Verified(Box::new((asked, bearer)));
-                Some(Waiting { request, bytes, received })
-            }
-            Err(denial) => {
-                self.deny(&asked, &denial).await;
-                None
-            }
-        }
+        let bearer = self.verify(&mut asked);
+        asked.progress.turn(Step::Queue);
+        Some((Request::Checked(Box::new(Checked { asked, bearer })), received))
     }
 
-    /// Denies a request that never had a slot: no bearer is looked at, no ledger, no store.
+    /// Denies a request that never had a slot: no ledger, no store.
     pub(crate) async fn refuse(self: Arc<Self>, request: Waiting<Request>, why: Unserved) {
-        let outcome = match why {
-            Unserved::Expired => Outcome::Timeout { at: Step::Queue },
-            Unserved::Shed { waited, ahead } => Outcome::Shed { waited, ahead },
-        };
-        let asked = match request.request {
+        let (asked, checked) = match request.request {
             Request::Sealed(message) => {
                 let Some(mut asked) = self.open(message, request.received) else { return };
                 asked.opened.bearer = Zeroizing::default();
-                asked
+                (asked, None)
             }
-            Request::Verified(verified) => verified.0,
+            Request::Checked(checked) => (checked.asked, checked.bearer.err()),
+        };
+        let outcome = match (why, checked) {
+            (Unserved::Denied, Some(denial)) => return self.deny(&asked, &denial).await,
+            (Unserved::Shed { waited, ahead }, _) => Outcome::Shed { waited, ahead },
+            (Unserved::Denied | Unserved::Expired, _) => Outcome::Timeout { at: Step::Queue },
         };
         asked.progress.turn(Step::Sign);
         let reason = Denial::Timeout.text();

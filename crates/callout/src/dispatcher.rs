@@ -4,9 +4,9 @@
 //! bearer did not verify, so what a flood sends must be opened and checked before it is refused, and in one queue with
 //! verified users it would make them wait and be shed with it. So, beyond the contract, a request from a host whose
 //! bucket is empty is a suspect: it waits in a queue of its own, under the same rules, and its bearer is checked by few
-//! tasks and without a slot. One that verifies takes the place of its receipt in front of the slots; a suspect is never
-//! refused for its host. Users of a flooding host share with the flood what those few tasks check; all others only pay
-//! for a look at the host of each request, and only while some host is limited.
+//! tasks and without a slot. One that verifies takes the place of its receipt in front of the slots: no verified bearer
+//! is refused for its host. Users of a flooding host share with the flood what those few tasks check, which is more than
+//! can be refused; all others only pay for a look at the host of each request, and only while some host is limited.
 //!
 //! Intake never pauses: a request's age counts from its arrival, and what waits is bounded by number and bytes. Denials
 //! without a slot are signed by few tasks as well; those that could not be signed before the broker gave up are counted
@@ -31,7 +31,7 @@ use crate::{
 const MAX_CHECKING: usize = 2;
 /// Most denials without a slot that are signed at once, which is nothing but computing too.
 const MAX_REFUSING: usize = 4;
-/// What a message holds beside its payload, about.
+/// What a message holds beside its payload, and all that a checked one holds, about.
 const MESSAGE_OVERHEAD: usize = 512;
 /// How often the log says that requests were left unanswered.
 const UNANSWERED_NOTE_INTERVAL: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ pub(crate) struct Dispatcher {
     admission: Admission<Request>,
     serving: JoinSet<()>,
     suspects: Backlog<Message>,
-    checking: JoinSet<Option<Waiting<Request>>>,
+    checking: JoinSet<Option<(Request, Instant)>>,
     refusals: Backlog<(Request, Unserved)>,
     refusing: JoinSet<()>,
     unanswered: Unanswered,
@@ -83,9 +83,8 @@ impl Dispatcher {
                 }
                 Some(checked) = self.checking.join_next() => {
                     self.report(&checked);
-                    if let Ok(Some(verified)) = checked {
-                        let offer = self.admission.rejoin(verified);
-                        self.follow(offer);
+                    if let Ok(Some((request, received))) = checked {
+                        self.checked(Waiting { request, bytes: MESSAGE_OVERHEAD, received });
                     }
                 }
                 Some(ended) = self.refusing.join_next() => self.report(&ended),
@@ -157,6 +156,16 @@ impl Dispatcher {
         self.refuse(sealed(shed), Unserved::Shed { waited, ahead });
     }
 
+    /// A suspect that verified is one no longer.
+    fn checked(&mut self, request: Waiting<Request>) {
+        if request.request.is_denied() {
+            self.refuse(request, Unserved::Denied);
+        } else {
+            let offer = self.admission.rejoin(request);
+            self.follow(offer);
+        }
+    }
+
     /// The expired ones first, so that a slot is never given to a request that nobody waits for.
     fn advance(&mut self) {
         let now = Instant::now();
@@ -172,7 +181,8 @@ impl Dispatcher {
         while self.checking.len() < MAX_CHECKING
             && let Some(request) = self.suspects.pop()
         {
-            self.checking.spawn(Arc::clone(&self.lane).check(request));
+            let lane = Arc::clone(&self.lane);
+            self.checking.spawn(async move { lane.check(request) });
         }
         // The broker has denied these itself.
         while self.refusals.expire_next(self.budget + ANSWER_MARGIN, now).is_some() {

@@ -196,7 +196,7 @@ async fn a_bearer_in_its_last_seconds_of_tolerance_is_minted_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_garbage_is_limited_by_host_and_starves_no_verified_user() {
+async fn garbage_is_limited_by_host_and_a_verified_user_of_that_host_is_not() {
     let plan = Plan { connect_limits: ConnectLimits::default(), ..Plan::patient() };
     let house = Arc::new(House::build("demo", plan).await);
     let granted = house.grant("cli", &[], &["general"], &[]).await;

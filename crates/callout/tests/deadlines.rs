@@ -7,20 +7,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cotal_callout::{CalloutLimits, denial::TIMEOUT};
-use futures::future::join_all;
+use cotal_callout::{CalloutLimits, denial};
+use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use house::{Ask, House, Plan, eventually, field};
 
 fn plan(max_in_flight: usize) -> Plan {
     Plan {
-        callout_limits: CalloutLimits { max_in_flight, ..CalloutLimits::default() },
+        callout_limits: CalloutLimits { max_in_flight, auth_timeout: TIMEOUT, ..CalloutLimits::default() },
         store_apart: true,
         ..Plan::patient()
     }
 }
 
-/// The broker's own timeout is 2 s, so a request is answered 1.75 s after its receipt.
-const DEADLINE: Duration = Duration::from_millis(1_750);
+/// The broker's own timeout: long for a busy machine, and a deadline before the 5 s that a store is given to answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// So a request is answered this long after its receipt.
+const DEADLINE: Duration = Duration::from_millis(4_750);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_stands_still_is_a_signed_timeout_at_the_deadline() {
@@ -35,14 +37,15 @@ async fn a_store_that_stands_still_is_a_signed_timeout_at_the_deadline() {
     assert!(house.connect(&bearer).await.is_none());
     let took = started.elapsed();
     store.resume();
-    assert!(took >= DEADLINE && took < Duration::from_millis(2_100), "{took:?}");
+    assert!(took >= DEADLINE, "{took:?}");
+    // That it came before the broker's own timeout is what the line says: the broker takes no later answer.
     house.answered(2).await;
     let lines = house.lines();
     let line = lines.iter().find(|line| line.contains(" outcome=timeout ")).expect("a timeout line");
     assert!(line.starts_with("auth callout: level=warn "), "{line}");
     assert_eq!(field(line, "at").as_deref(), Some("ledger"));
     assert_eq!(field(line, "actor").as_deref(), Some("cli"));
-    eventually("the reason in the broker's log", || house.server.log().contains(TIMEOUT)).await;
+    eventually("the reason in the broker's log", || house.server.log().contains(denial::TIMEOUT)).await;
     house.close().await;
 }
 
@@ -55,26 +58,37 @@ async fn a_queue_that_does_not_drain_sheds_and_every_request_is_answered_once() 
 
     let store = house.store.as_ref().unwrap();
     store.pause();
-    // Two take the slots and six wait; once the oldest has waited for half the budget a newcomer is shed at once.
+    // Two take the slots and the others wait; once the oldest has waited for half the budget, newcomers are shed.
     let early = join_all((0..8).map(|_| house.connect(&bearer)));
     let late = async {
-        tokio::time::sleep(DEADLINE / 2 + Duration::from_millis(150)).await;
-        let started = Instant::now();
-        let client = house.connect(&bearer).await;
-        (client.is_none(), started.elapsed())
+        let (mut newcomers, mut came) = (FuturesUnordered::new(), 0);
+        let mut pace = tokio::time::interval(DEADLINE / 20);
+        while house.count("shed") == 0 {
+            tokio::select! {
+                _ = pace.tick() => {
+                    newcomers.push(house.connect(&bearer));
+                    came += 1;
+                }
+                Some(client) = newcomers.next() => assert!(client.is_none()),
+            }
+        }
+        assert!(newcomers.all(|client| async move { client.is_none() }).await);
+        came
     };
-    let (early, (shed, shed_took)) = tokio::join!(early, late);
+    let (early, newcomers) = tokio::join!(early, late);
     store.resume();
     assert!(early.iter().all(Option::is_none));
-    assert!(shed && shed_took < Duration::from_millis(600), "{shed_took:?}");
-    house.answered(10).await;
-    assert_eq!((house.count("timeout"), house.count("shed")), (8, 1), "{:#?}", house.lines());
+    house.answered(1 + 8 + newcomers).await;
+    assert_eq!(house.count("timeout") + house.count("shed"), 8 + newcomers, "{:#?}", house.lines());
     let lines = house.lines();
     let at = |step: &str| lines.iter().filter(|line| line.ends_with(&format!(" at={step}"))).count();
-    assert_eq!((at("ledger"), at("queue")), (2, 6), "{lines:#?}");
-    let shed = lines.iter().find(|line| line.contains(" outcome=shed ")).unwrap();
-    assert_eq!(field(shed, "ahead").as_deref(), Some("8"));
-    assert!(field(shed, "waited_ms").unwrap().parse::<u64>().unwrap() > 875);
+    assert!(at("ledger") >= 2 && at("queue") >= 6, "{lines:#?}");
+    assert_eq!(at("ledger") + at("queue"), house.count("timeout"), "{lines:#?}");
+    for shed in lines.iter().filter(|line| line.contains(" outcome=shed ")) {
+        let number = |name| field(shed, name).unwrap().parse::<u128>().unwrap();
+        assert!(number("ahead") >= 8 && number("waited_ms") >= (DEADLINE / 2).as_millis(), "{shed}");
+        assert!(number("total_ms") < DEADLINE.as_millis(), "it waited for its own deadline: {shed}");
+    }
 
     // The slots come back when the stores do.
     let mut tries = 0;

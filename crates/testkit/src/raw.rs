@@ -61,7 +61,21 @@ impl RawClient {
         token: Option<&str>,
         name: Option<&str>,
     ) -> (Option<Self>, ConnectOutcome) {
-        match Self::try_connect(url, creds, token, name).await {
+        let address = url.strip_prefix("nats://").unwrap_or(url);
+        match TcpStream::connect(address).await {
+            Ok(stream) => Self::connect_over(stream, creds, token, name).await,
+            Err(error) => (None, ConnectOutcome::Refused(error.to_string())),
+        }
+    }
+
+    /// As [`Self::connect`], over a socket that was connected elsewhere, such as from another address.
+    pub async fn connect_over(
+        stream: TcpStream,
+        creds: Option<&str>,
+        token: Option<&str>,
+        name: Option<&str>,
+    ) -> (Option<Self>, ConnectOutcome) {
+        match Self::try_connect(stream, creds, token, name).await {
             Ok((client, ConnectOutcome::Connected)) => (Some(client), ConnectOutcome::Connected),
             Ok((_, refused)) => (None, refused),
             Err(error) => (None, ConnectOutcome::Refused(error.to_string())),
@@ -69,13 +83,11 @@ impl RawClient {
     }
 
     async fn try_connect(
-        url: &str,
+        stream: TcpStream,
         creds: Option<&str>,
         token: Option<&str>,
         name: Option<&str>,
     ) -> io::Result<(Self, ConnectOutcome)> {
-        let address = url.strip_prefix("nats://").unwrap_or(url);
-        let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let (reader, writer) = stream.into_split();
         let mut client = Self {

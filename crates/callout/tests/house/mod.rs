@@ -62,6 +62,8 @@ pub(crate) struct Plan {
     pub(crate) expected_server_ids: Option<Vec<String>>,
     /// Keep the stores in a broker of their own, which a test may pause.
     pub(crate) store_apart: bool,
+    /// How long the log blocks at the line of a denial, as no log should.
+    pub(crate) denial_takes: Duration,
 }
 
 impl Plan {
@@ -195,6 +197,11 @@ impl House {
     }
 
     pub(crate) fn bearer(&self, granted: &Granted, ask: Ask) -> String {
+        self.bearer_by(&self.issuer, granted, ask)
+    }
+
+    /// The same, signed by these keys.
+    pub(crate) fn bearer_by(&self, issuer: &IssuerKeySet, granted: &Granted, ask: Ask) -> String {
         let grant = BearerGrant {
             owner: granted.owner.clone(),
             actor: granted.actor.clone(),
@@ -210,13 +217,29 @@ impl House {
             not_after: None,
         };
         let now = UnixSecs(SystemClock.now_secs().0 - ask.age);
-        bearer::mint(&self.issuer, &self.material.space, &grant, now).unwrap().token.to_string()
+        bearer::mint(issuer, &self.material.space, &grant, now).unwrap().token.to_string()
     }
 
     /// A connect with the sentinel, this bearer and this name.
     pub(crate) async fn connect_as(&self, bearer: &str, name: &str) -> (Option<RawClient>, ConnectOutcome) {
         let sentinel = &self.material.callout.sentinel_creds;
         RawClient::connect(&self.server.url(), Some(sentinel), Some(bearer), Some(name)).await
+    }
+
+    /// The broker's own address.
+    pub(crate) fn address(&self) -> std::net::SocketAddr {
+        std::net::SocketAddr::from(([127, 0, 0, 1], self.server.port()))
+    }
+
+    /// As [`Self::connect_as`], over this socket.
+    pub(crate) async fn connect_over(
+        &self,
+        stream: tokio::net::TcpStream,
+        bearer: &str,
+        name: &str,
+    ) -> (Option<RawClient>, ConnectOutcome) {
+        let sentinel = &self.material.callout.sentinel_creds;
+        RawClient::connect_over(stream, Some(sentinel), Some(bearer), Some(name)).await
     }
 
     /// A connect with a fresh nonce; `None` when it was refused.
@@ -311,7 +334,7 @@ impl Parts<'_> {
         );
         let label = format!("cotal:auth-callout:{}", material.space);
         let connection = connector.open_creds(label, &material.callout.callout_creds).await.unwrap();
-        let sink = Arc::clone(self.lines);
+        let (sink, denial_takes) = (Arc::clone(self.lines), self.plan.denial_takes);
         let parts = CalloutParts {
             space: material.space.clone(),
             callout: Arc::new(material.callout.clone()),
@@ -325,7 +348,12 @@ impl Parts<'_> {
             expected_server_ids: self.plan.expected_server_ids.clone(),
             clock: self.clock.clone(),
             entropy: Arc::new(SystemEntropy),
-            log: Arc::new(move |line| sink.lock().push(line.to_owned())),
+            log: Arc::new(move |line| {
+                sink.lock().push(line.to_owned());
+                if line.contains(" outcome=denied ") && !denial_takes.is_zero() {
+                    tokio::task::block_in_place(|| std::thread::sleep(denial_takes));
+                }
+            }),
         };
         Callout::start(connection, parts).await.unwrap()
     }
@@ -371,7 +399,7 @@ pub(crate) fn field(line: &str, name: &str) -> Option<String> {
     })
 }
 
-fn everything() -> Permissions {
+pub(crate) fn everything() -> Permissions {
     let all = Rules { allow: vec![">".to_owned()], deny: Vec::new() };
     Permissions { publish: all.clone(), subscribe: all }
 }
