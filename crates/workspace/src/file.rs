@@ -6,14 +6,14 @@
 
 use std::{
     ffi::OsString,
-    io::{self, Read, Write},
+    io::{self, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use rustix::{
     fd::OwnedFd,
-    fs::{self, AtFlags, CWD, FileType, Mode, OFlags},
+    fs::{self, AtFlags, CWD, FileType, Mode, OFlags, Stat},
     io::Errno,
 };
 use zeroize::Zeroizing;
@@ -53,32 +53,39 @@ pub fn ensure_dir_closed_to_writers(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a lock file, 0600 and never through a symlink; its content means nothing.
+/// Opens a lock file, 0600 and never through a symlink or into a file that has another name too.
 pub fn open_lock(path: &Path) -> io::Result<OwnedFd> {
-    let (dir, name) = open_parent(path)?.ok_or_else(|| absent_parent(path))?;
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    match fs::openat(&dir, &name, flags, FILE_MODE) {
-        Ok(handle) => Ok(handle),
-        Err(Errno::LOOP) => Err(not_regular(path)),
-        Err(e) => Err(context(path, "cannot be opened", e)),
-    }
+    let (handle, stat) =
+        open_regular(path, OFlags::WRONLY | OFlags::CREATE)?.ok_or_else(|| absent_parent(path))?;
+    refuse_other_names(path, &stat)?;
+    Ok(handle)
+}
+
+/// Opens a log to append to, 0600 when it is made, by the rules of [`open_lock`].
+pub fn open_append(path: &Path) -> io::Result<std::fs::File> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    let (handle, stat) = open_regular(path, flags)?.ok_or_else(|| absent_parent(path))?;
+    refuse_other_names(path, &stat)?;
+    // It was for the open alone; a program that inherits the handle writes as to any file.
+    fs::fcntl_setfl(&handle, OFlags::APPEND)?;
+    Ok(handle.into())
+}
+
+/// Reads the last bytes of a log, `limit` at most, by the rules of [`open_lock`]. `None` only when absent.
+pub fn read_tail(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    let Some((handle, stat)) = open_regular(path, OFlags::RDONLY)? else { return Ok(None) };
+    refuse_other_names(path, &stat)?;
+    let length = u64::try_from(stat.st_size).unwrap_or_default();
+    let mut file = std::fs::File::from(handle);
+    file.seek(SeekFrom::Start(length.saturating_sub(limit)))?;
+    let mut tail = Vec::new();
+    file.take(limit).read_to_end(&mut tail)?;
+    Ok(Some(tail))
 }
 
 /// Reads a regular file, refusing symlinks and everything that is not a regular file. `None` only when absent.
 pub fn read_regular(path: &Path) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
-    let Some((dir, name)) = open_parent(path)? else { return Ok(None) };
-    // Without NONBLOCK a named pipe would hold the open until somebody writes.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let handle = match fs::openat(&dir, &name, flags, Mode::empty()) {
-        Ok(handle) => handle,
-        Err(Errno::NOENT) => return Ok(None),
-        Err(Errno::LOOP) => return Err(not_regular(path)),
-        Err(e) => return Err(context(path, "cannot be opened", e)),
-    };
-    let stat = fs::fstat(&handle)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(not_regular(path));
-    }
+    let Some((handle, stat)) = open_regular(path, OFlags::RDONLY)? else { return Ok(None) };
     // Sized at once: a growing buffer would leave copies of a secret behind.
     let length = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
     let capacity =
@@ -166,7 +173,10 @@ pub fn is_regular(path: &Path) -> io::Result<bool> {
 /// What lies at a path, its own symlink not followed. Only ENOENT is absence (contract 08 §2.1).
 fn kind(path: &Path) -> io::Result<Option<FileType>> {
     match fs::lstat(path) {
-        Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
+        Ok(stat) => {
+            refuse_foreign(path, &stat)?;
+            Ok(Some(FileType::from_raw_mode(stat.st_mode)))
+        }
         Err(Errno::NOENT) => Ok(None),
         Err(e) => Err(context(path, "cannot be examined", e)),
     }
@@ -199,16 +209,61 @@ fn parent_of(path: &Path) -> Option<PathBuf> {
 }
 
 fn open_dir(dir: &Path) -> io::Result<OwnedFd> {
-    match fs::openat(
-        CWD,
-        dir,
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-    ) {
-        Ok(handle) => Ok(handle),
-        Err(Errno::LOOP | Errno::NOTDIR) => Err(not_directory(dir)),
-        Err(e) => Err(context(dir, "cannot be opened", e)),
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let handle = match fs::openat(CWD, dir, flags, Mode::empty()) {
+        Ok(handle) => handle,
+        Err(Errno::LOOP | Errno::NOTDIR) => return Err(not_directory(dir)),
+        Err(e) => return Err(context(dir, "cannot be opened", e)),
+    };
+    refuse_foreign(dir, &fs::fstat(&handle)?)?;
+    Ok(handle)
+}
+
+/// A handle on a regular file and what it is; `None` when the file, or its directory, is absent.
+fn open_regular(path: &Path, flags: OFlags) -> io::Result<Option<(OwnedFd, Stat)>> {
+    let Some((dir, name)) = open_parent(path)? else { return Ok(None) };
+    // Without NONBLOCK a named pipe would hold the open until somebody comes to its other end.
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let handle = match fs::openat(&dir, &name, flags, FILE_MODE) {
+        Ok(handle) => handle,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::LOOP | Errno::NXIO | Errno::ISDIR) => return Err(not_regular(path)),
+        Err(e) => return Err(context(path, "cannot be opened", e)),
+    };
+    let stat = fs::fstat(&handle)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(not_regular(path));
     }
+    refuse_foreign(path, &stat)?;
+    Ok(Some((handle, stat)))
+}
+
+/// Whoever owns a directory or a file can put another in its place, whatever its mode says.
+fn refuse_foreign(path: &Path, stat: &Stat) -> io::Result<()> {
+    let this = rustix::process::geteuid().as_raw();
+    if is_trusted_owner(stat.st_uid, this) {
+        return Ok(());
+    }
+    Err(refuse(
+        path,
+        &format!(
+            "belongs to user {}, who is neither root nor the user of this process ({this}): `chown` it, or run this as \
+             its owner",
+            stat.st_uid
+        ),
+    ))
+}
+
+const fn is_trusted_owner(owner: u32, this: u32) -> bool {
+    owner == 0 || owner == this
+}
+
+/// What is written to a file with a second name lands in somebody else's file.
+fn refuse_other_names(path: &Path, stat: &Stat) -> io::Result<()> {
+    if stat.st_nlink == 1 {
+        return Ok(());
+    }
+    Err(refuse(path, "has another name too (a hard link), or none any more: remove it, it is made anew"))
 }
 
 /// A handle on a path's directory and the name in it; `None` when the directory is absent.
@@ -336,6 +391,44 @@ mod tests {
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
         ensure_private_dir(&dir).unwrap();
         assert_eq!(mode(&dir), 0o700);
+    }
+
+    #[test]
+    fn a_pipe_or_a_file_with_a_second_name_is_no_log_and_no_lock_and_nobody_waits_for_it() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (pipe, twice, log) = (tmp.path().join("pipe"), tmp.path().join("twice"), tmp.path().join("log"));
+        fs::mknodat(CWD, &pipe, FileType::Fifo, FILE_MODE, 0).unwrap();
+        std::fs::write(tmp.path().join("theirs"), b"theirs").unwrap();
+        std::fs::hard_link(tmp.path().join("theirs"), &twice).unwrap();
+        for path in [&pipe, &twice, &tmp.path().to_owned()] {
+            assert!(open_append(path).is_err() && open_lock(path).is_err() && read_tail(path, 9).is_err());
+        }
+        assert_eq!(std::fs::read(&twice).unwrap(), b"theirs");
+        assert_eq!(read_tail(&log, 9).unwrap(), None);
+        open_append(&log).unwrap().write_all(b"one").unwrap();
+        open_append(&log).unwrap().write_all(b"two").unwrap();
+        assert_eq!((read_tail(&log, 4).unwrap().unwrap().as_slice(), mode(&log)), (&b"etwo"[..], 0o600));
+    }
+
+    #[test]
+    fn what_belongs_to_another_user_is_refused_and_roots_is_not() {
+        assert!(is_trusted_owner(0, 1000) && is_trusted_owner(1000, 1000) && is_trusted_owner(0, 0));
+        assert!(!is_trusted_owner(1000, 0) && !is_trusted_owner(1001, 1000));
+        let tmp = tempfile::tempdir().unwrap();
+        let (dir, file) = (tmp.path().join("d"), tmp.path().join("f"));
+        ensure_private_dir(&dir).unwrap();
+        write_atomic(&file, b"x").unwrap();
+        // Only root can give a file away.
+        if std::os::unix::fs::chown(&file, Some(65534), None).is_err() {
+            return;
+        }
+        std::os::unix::fs::chown(&dir, Some(65534), None).unwrap();
+        let told = read_regular(&file).unwrap_err().to_string();
+        assert!(told.contains("belongs to user 65534"), "{told}");
+        assert!(is_regular(&file).is_err() && open_append(&file).is_err() && open_lock(&file).is_err());
+        assert!(ensure_private_dir(&dir).is_err() && ensure_dir_closed_to_writers(&dir).is_err());
+        assert!(is_real_dir(&dir).is_err() && write_atomic(&dir.join("g"), b"x").is_err());
+        assert!(read_regular(&dir.join("g")).is_err() && create_exclusive(&dir.join("g"), b"x").is_err());
     }
 
     #[test]
