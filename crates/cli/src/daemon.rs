@@ -5,9 +5,7 @@
 
 use std::{
     ffi::OsString,
-    fs::{File, OpenOptions},
-    io::{Read, Seek, SeekFrom},
-    os::unix::fs::OpenOptionsExt,
+    fs::File,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -15,7 +13,6 @@ use std::{
 
 use cotal_workspace::{file, root::DaemonFiles};
 use rustix::{
-    fs::OFlags,
     io::Errno,
     process::{Pid, Signal, kill_process, test_kill_process},
 };
@@ -33,10 +30,6 @@ const TAIL_BYTES: u64 = 4096;
 /// How often a process is looked at.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Logs are never reached through a symlink.
-#[allow(clippy::cast_possible_wrap, reason = "a flag, far below 2^31")]
-const NOFOLLOW: i32 = OFlags::NOFOLLOW.bits() as i32;
-
 /// One daemon of a root, running or not.
 #[derive(Debug, Clone)]
 pub struct Daemon {
@@ -52,6 +45,8 @@ pub struct Daemon {
     pub marks: Vec<String>,
     /// Its working directory.
     pub directory: PathBuf,
+    /// A lock that it holds for as long as it lives.
+    pub lock: Option<PathBuf>,
 }
 
 /// A daemon that this process started or found alive.
@@ -84,13 +79,18 @@ impl Daemon {
         Ok(alive.then(|| Running { pid, child: None, daemon: self.clone() }))
     }
 
-    /// Starts the daemon in a session of its own and leaves its pid. Its output goes to its log. A process whose pid
-    /// cannot be left is killed: no later command would know of it.
+    /// Starts the daemon in a session of its own. It leaves its pid itself, before it becomes its program: whenever this
+    /// process ends, a later command knows of it. Its output goes to its log.
     pub fn start(&self, ctx: &Context) -> Result<Running, CliError> {
         let cannot = |e: std::io::Error| CliError::failed(format!("{} cannot be started: {e}", self.name));
         let log = self.open_log().map_err(cannot)?;
-        let mut child = Command::new(&ctx.executable)
-            .args(["detach", "--"])
+        let mut command = Command::new(&ctx.executable);
+        command.args(["detach", "--pid-file"]).arg(&self.files.pid);
+        if let Some(lock) = &self.lock {
+            command.arg("--lock").arg(lock);
+        }
+        let child = command
+            .arg("--")
             .arg(&self.program)
             .args(&self.arguments)
             .current_dir(&self.directory)
@@ -99,13 +99,7 @@ impl Daemon {
             .stderr(log)
             .spawn()
             .map_err(cannot)?;
-        let pid = child.id();
-        if let Err(error) = file::write_atomic(&self.files.pid, format!("{pid}\n").as_bytes()) {
-            // It has only just begun; nothing of its work is lost. The failure that led here is the one told.
-            let _ = child.kill().and_then(|()| child.wait());
-            return Err(CliError::failed(format!("{} was stopped again: {error}", self.name)));
-        }
-        Ok(Running { pid, child: Some(child), daemon: self.clone() })
+        Ok(Running { pid: child.id(), child: Some(child), daemon: self.clone() })
     }
 
     /// Stops the daemon if it runs, and removes its pid file.
@@ -148,16 +142,12 @@ impl Daemon {
             aside.push(".1");
             std::fs::rename(log, aside)?;
         }
-        OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(NOFOLLOW).open(log)
+        file::open_append(log)
     }
 
     /// The last line of the log, for the sentence that says why it died.
     fn last_words(&self) -> Option<String> {
-        let mut log = OpenOptions::new().read(true).custom_flags(NOFOLLOW).open(&self.files.log).ok()?;
-        let length = log.metadata().ok().filter(std::fs::Metadata::is_file)?.len();
-        log.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES))).ok()?;
-        let mut tail = Vec::new();
-        log.take(TAIL_BYTES).read_to_end(&mut tail).ok()?;
+        let tail = file::read_tail(&self.files.log, TAIL_BYTES).ok()??;
         let line = String::from_utf8_lossy(&tail)
             .lines()
             .rev()
@@ -204,7 +194,10 @@ impl Running {
                 )));
             }
         }
-        file::remove_if_present(&self.daemon.files.pid)?;
+        // Another process may have come in its place meanwhile; that one's pid stays.
+        if self.daemon.read_pid()? == Some(self.pid) {
+            file::remove_if_present(&self.daemon.files.pid)?;
+        }
         Ok(how)
     }
 
@@ -294,6 +287,7 @@ mod tests {
             arguments: vec!["-c".into(), script.into(), "mark-of-the-test".into()],
             marks: vec!["mark-of-the-test".into()],
             directory: dir.to_owned(),
+            lock: None,
         }
     }
 
@@ -356,33 +350,14 @@ mod tests {
         assert!(running.died().to_string().contains("last words"));
     }
 
-    #[test]
-    fn a_process_whose_pid_file_cannot_be_written_is_killed() {
-        use std::os::unix::fs::PermissionsExt;
+    #[tokio::test]
+    async fn a_stopped_daemon_leaves_the_pid_of_another_one_in_its_place() {
         let tmp = tempfile::tempdir().unwrap();
-        let detach = tmp.path().join("detach");
-        std::fs::write(&detach, "#!/bin/sh\nshift 2\nexec \"$@\"\n").unwrap();
-        std::fs::set_permissions(&detach, std::fs::Permissions::from_mode(0o700)).unwrap();
-        let ctx = Context::of_parts(
-            cotal_workspace::root::Home::at(tmp.path()),
-            cotal_workspace::root::Root::at(tmp.path()),
-            detach,
-            |_| None,
-            std::io::sink(),
-            std::io::sink(),
-        );
-        // Unlike any other process of this machine, whatever runs beside this test.
-        let mark = format!("mark-of-{}", tmp.path().display());
-        let mut daemon = daemon(tmp.path(), "while :; do sleep 0.05; done");
-        daemon.arguments.push(mark.clone().into());
-        daemon.files.pid = tmp.path().join("absent/d.pid");
-        let error = daemon.start(&ctx).unwrap_err().to_string();
-        assert!(error.contains("was stopped again") && error.contains("absent"), "{error}");
-        let lives = std::fs::read_dir("/proc").unwrap().flatten().any(|process| {
-            let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
-            line.split(|byte| *byte == 0).any(|word| word == mark.as_bytes())
-        });
-        assert!(!lives);
+        let daemon = daemon(tmp.path(), "while :; do sleep 0.05; done");
+        let running = start(&daemon);
+        std::fs::write(&daemon.files.pid, "4194304\n").unwrap();
+        running.stop().await.unwrap();
+        assert_eq!(std::fs::read_to_string(&daemon.files.pid).unwrap(), "4194304\n");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use cotal_workspace::{
 use serde_json::json;
 
 use crate::{
+    broker_lock,
     cli::Output,
     context::{Context, space_flag},
     daemon::{Daemon, Stopped},
@@ -66,6 +67,9 @@ pub async fn run(args: DownArgs, ctx: &Context) -> Result<(), CliError> {
         stop(&space_daemons::left_dev_idp(ctx, space, pin.as_ref()), &progress, &mut stopped).await?;
     }
     drop(progress);
+    if broker.running()?.is_none() {
+        broker_lock::refuse_unknown_broker(&ctx.root).await?;
+    }
     report(ctx, &stopped)
 }
 

@@ -8,6 +8,7 @@ use std::{ffi::OsString, process::ExitCode};
 pub mod actor;
 pub mod agent_bearer;
 pub mod auth_service;
+pub mod broker_lock;
 pub mod cli;
 pub mod completions;
 pub mod context;

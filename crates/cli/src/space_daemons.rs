@@ -6,7 +6,7 @@ use cotal_trust::idp::IdpPin;
 use cotal_wire::Space;
 use cotal_workspace::root::Root;
 
-use crate::{context::Context, daemon::Daemon};
+use crate::{broker_lock, context::Context, daemon::Daemon};
 
 /// File name of the broker's configuration under `.cotal/`.
 const BROKER_CONFIG: &str = "nats-server.conf";
@@ -43,6 +43,7 @@ pub fn broker(ctx: &Context, program: &Path) -> Daemon {
         arguments: vec!["-c".into(), config.clone().into()],
         marks: vec!["-c".into(), config.display().to_string()],
         directory: ctx.root.path().to_owned(),
+        lock: Some(broker_lock::path(&ctx.root)),
     }
 }
 
@@ -92,6 +93,7 @@ fn of_this_program(
         arguments: marks.iter().cloned().chain(flags).map(Into::into).collect(),
         marks,
         directory: ctx.root.path().to_owned(),
+        lock: None,
     }
 }
 

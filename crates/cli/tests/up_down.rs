@@ -324,6 +324,27 @@ fn an_auth_service_that_dies_fails_the_up_with_its_last_words_and_nothing_stays(
 }
 
 #[test]
+fn a_broker_whose_pid_file_is_lost_is_told_by_down_and_never_joined_by_a_second_one() {
+    let machine = Machine::new();
+    machine.first_up(&[]);
+    let broker = machine.pid("nats-server.pid").unwrap();
+    let pid_file = machine.root().join(".cotal/nats-server.pid");
+    assert_eq!(mode(&pid_file), 0o600);
+    let mut foreign = Command::new("sleep").arg("600").spawn().unwrap();
+    std::fs::write(&pid_file, foreign.id().to_string()).unwrap();
+    let told = format!("a broker of this root still runs as process {}", broker.as_raw_nonzero());
+    assert!(machine.refused(&["down"]).contains(&told));
+    assert!(machine.refused(&["up", "--user-auth", "--port", "0"]).contains(&told));
+    assert!(is_alive(broker) && foreign.try_wait().unwrap().is_none());
+    foreign.kill().unwrap();
+    foreign.wait().unwrap();
+    kill_process(broker, Signal::TERM).unwrap();
+    wait_until("the broker's end", || !is_alive(broker));
+    machine.up(&["--port", "0"]);
+    assert!(machine.run(&["down"]).status.success());
+}
+
+#[test]
 fn an_interrupted_up_stops_what_it_started() {
     let machine = Machine::new();
     let mut up = machine

@@ -19,6 +19,7 @@ use super::{
     trust::{Accounts, Trust},
 };
 use crate::{
+    broker_lock,
     context::Context,
     daemon::{Daemon, Running},
     nats_server::NatsServer,
@@ -53,6 +54,14 @@ impl Broker {
             None => free_port()?,
         };
         Ok(Self { daemon, running, config_path, config, port })
+    }
+
+    /// Two brokers on one store tear it: one that this root does not know of is the operator's to stop.
+    pub(super) async fn refuse_unknown(&self, ctx: &Context) -> Result<(), CliError> {
+        if self.running.is_some() {
+            return Ok(());
+        }
+        broker_lock::refuse_unknown_broker(&ctx.root).await
     }
 
     /// A running broker does not learn of a further space.

@@ -210,6 +210,7 @@ async fn bring_up(
     let exchange = plan.face.settle(|| mesh.exchange())?;
     let broker = broker::Broker::plan(ctx, nats, plan.port)?;
     let state_dir = ctx.root.user_auth_state_dir(space)?;
+    broker.refuse_unknown(ctx).await?;
     broker.refuse_new_space(ctx, space)?;
 
     let pin = material::load_idp_pin(&state_dir)?;
