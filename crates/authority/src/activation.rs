@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::{
     gate::{self, GateAt, Reserved},
     head::{HeadAt, USED_UP, read_head},
-    store::{ambiguous, must_land},
+    store::{ambiguous, must_land, unsent},
     stores::AuthorityStores,
 };
 
@@ -170,6 +170,7 @@ pub async fn activate_at_uid(
                     WriteOutcome::Written(revision) => GateSeen::Activating(GateAt { gate, revision }),
                     WriteOutcome::Lost => GateSeen::Unread,
                     WriteOutcome::Ambiguous(why) => return Err(ambiguous("activation: gate", &why)),
+                    WriteOutcome::Refused(why) => return Err(unsent("activation: gate", &why)),
                 };
             }
             Step::PlaceHead(over) => {
@@ -177,6 +178,7 @@ pub async fn activate_at_uid(
                     WriteOutcome::Written(_) => {}
                     WriteOutcome::Lost => converge_on_winner(stores, principal, uid).await?,
                     WriteOutcome::Ambiguous(why) => return Err(ambiguous("activation: head", &why)),
+                    WriteOutcome::Refused(why) => return Err(unsent("activation: head", &why)),
                 }
                 observed.head = HeadSeen::Ours;
             }
@@ -185,6 +187,7 @@ pub async fn activate_at_uid(
                 match gate::write_gate(stores, uid, &open, at.revision).await {
                     WriteOutcome::Written(_) => return Ok(()),
                     WriteOutcome::Lost => observed.gate = GateSeen::Unread,
+                    WriteOutcome::Refused(why) => return Err(unsent("activation: opening the gate", &why)),
                     WriteOutcome::Ambiguous(why) => {
                         let now = gate::read_gate(stores, uid).await.ok().flatten();
                         if now.is_some_and(|now| now.gate.is_open()) {
@@ -255,18 +258,22 @@ pub async fn activate_fresh(
                 WriteOutcome::Written(_) => {
                     EpError::conflict("activation: another activation took the alias; read it again")
                 }
-                WriteOutcome::Lost | WriteOutcome::Ambiguous(_) => to_resume(EpError::unavailable(
-                    "activation: another activation took the alias and our gate is still frozen; resume to settle it",
-                )),
+                WriteOutcome::Lost | WriteOutcome::Ambiguous(_) | WriteOutcome::Refused(_) => {
+                    to_resume(EpError::unavailable(
+                        "activation: another activation took the alias and our gate is still frozen; resume to settle it",
+                    ))
+                }
             });
         }
         WriteOutcome::Ambiguous(why) => return Err(to_resume(ambiguous("activation: head", &why))),
+        WriteOutcome::Refused(why) => return Err(to_resume(unsent("activation: head", &why))),
     }
     let open = reopened(&gate)?;
     match gate::write_gate(stores, &uid, &open, born_at).await {
         WriteOutcome::Written(_) => Ok((uid, op)),
         WriteOutcome::Lost => Err(EpError::conflict("activation: the gate moved before it was reopened")),
         WriteOutcome::Ambiguous(why) => Err(to_resume(ambiguous("activation: reopening the gate", &why))),
+        WriteOutcome::Refused(why) => Err(to_resume(unsent("activation: reopening the gate", &why))),
     }
 }
 

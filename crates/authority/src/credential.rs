@@ -15,7 +15,7 @@ use cotal_wire::{
 
 use crate::{
     gate,
-    store::{Store, ambiguous, at_key},
+    store::{Store, ambiguous, at_key, unsent},
     stores::AuthorityStores,
 };
 
@@ -150,6 +150,7 @@ async fn touch(store: &Store, key: &str, pinned: Revision) -> Result<bool, EpErr
         WriteOutcome::Written(_) => Ok(true),
         WriteOutcome::Lost => Ok(false),
         WriteOutcome::Ambiguous(why) => Err(ambiguous("mint: touching the gate", &why)),
+        WriteOutcome::Refused(why) => Err(unsent("mint: touching the gate", &why)),
     }
 }
 
@@ -162,6 +163,7 @@ pub(crate) async fn create_same(store: &Store, key: &str, value: Vec<u8>, what: 
             _ => Err(EpError::conflict(format!("{what}: other bytes are stored under this key"))),
         },
         WriteOutcome::Ambiguous(why) => Err(ambiguous(what, &why)),
+        WriteOutcome::Refused(why) => Err(unsent(what, &why)),
     }
 }
 
@@ -190,6 +192,7 @@ pub async fn revoke(stores: &AuthorityStores, uid: &LifecycleUid, id: &Credentia
             WriteOutcome::Written(_) => return Ok(()),
             WriteOutcome::Lost => {}
             WriteOutcome::Ambiguous(why) => return Err(ambiguous("revoke", &why)),
+            WriteOutcome::Refused(why) => return Err(unsent("revoke", &why)),
         }
     }
     Err(EpError::unavailable("revoke: the credential row kept moving; retry"))

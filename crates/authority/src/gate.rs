@@ -62,6 +62,7 @@ pub(crate) async fn reserve(
         WriteOutcome::Written(_) => Ok(Some(Reserved { uid: uid.clone() })),
         WriteOutcome::Lost => Ok(None),
         WriteOutcome::Ambiguous(why) => Err(crate::store::ambiguous("uid reservation", &why)),
+        WriteOutcome::Refused(why) => Err(crate::store::unsent("uid reservation", &why)),
     }
 }
 

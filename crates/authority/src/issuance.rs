@@ -16,7 +16,7 @@ pub use cotal_wire::rows::NatkeyRow;
 use crate::{
     fence::Fence,
     issuance_memory::{Due, LiveRow, Memory},
-    store::{ambiguous, at_key},
+    store::{ambiguous, at_key, unsent},
     stores::AuthorityStores,
 };
 
@@ -75,6 +75,7 @@ impl IssuanceLog {
                 return Err(EpError::conflict("issuance row: one exists for this user key; connect again"));
             }
             WriteOutcome::Ambiguous(why) => return Err(ambiguous("issuance row", &why)),
+            WriteOutcome::Refused(why) => return Err(unsent("issuance row", &why)),
         };
         self.memory.lock().wrote_row(row.exp, LiveRow::new(&row.user, revision));
         self.fence.check()
@@ -132,6 +133,7 @@ impl IssuanceLog {
                 false
             }
             WriteOutcome::Ambiguous(why) => return Err(ambiguous("issuance prune", &why)),
+            WriteOutcome::Refused(why) => return Err(unsent("issuance prune", &why)),
         };
         due.settle();
         Ok(removed)

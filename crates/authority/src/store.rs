@@ -77,7 +77,8 @@ pub(crate) fn at_key<T>(key: &str, parsed: Result<T, EpError>) -> Result<T, EpEr
     })
 }
 
-/// A write that must not lose: a lost race is `conflict`, an ambiguous one `unavailable`.
+/// A write that must not lose: a lost race is `conflict`, an ambiguous one `unavailable`, one that cannot be
+/// sent `bad-request`.
 pub(crate) fn must_land(outcome: WriteOutcome, what: &str) -> Result<Revision, EpError> {
     match outcome {
         WriteOutcome::Written(revision) => Ok(revision),
@@ -85,7 +86,13 @@ pub(crate) fn must_land(outcome: WriteOutcome, what: &str) -> Result<Revision, E
             Err(EpError::conflict(format!("{what}: another writer moved it first; read it again")))
         }
         WriteOutcome::Ambiguous(why) => Err(ambiguous(what, &why)),
+        WriteOutcome::Refused(why) => Err(unsent(what, &why)),
     }
+}
+
+/// The refusal of a write that was never sent.
+pub(crate) fn unsent(what: &str, why: &str) -> EpError {
+    EpError::bad_request(format!("{what}: nothing was written: {why}"))
 }
 
 /// The refusal of a write of which nobody can say whether it landed.

@@ -12,7 +12,7 @@ use crate::{
     api::{
         self, ApiError, NO_MESSAGE_FOUND, REQUEST_TIMEOUT, WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CONSTANT,
     },
-    connection::Connection,
+    connection::{Connection, RequestFailure},
 };
 
 const EXPECTED_LAST_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
@@ -90,6 +90,8 @@ pub enum WriteOutcome {
     Written(Revision),
     /// The condition did not hold (10071, 10164): nothing was written.
     Lost,
+    /// Nothing was sent: the key is outside the KV grammar, or the value is larger than the broker takes.
+    Refused(String),
     /// The answer did not come, or was an error that is not a lost race: it may have been written, and it may still
     /// be on its way. A read that finds nothing proves nothing; a later conditional write queues behind it.
     Ambiguous(String),
@@ -220,13 +222,16 @@ impl Bucket {
         value: Bytes,
     ) -> WriteOutcome {
         if let Err(why) = check_key(key) {
-            return WriteOutcome::Ambiguous(format!("{}: {why}", self.name()));
+            return WriteOutcome::Refused(format!("{}: {why}", self.name()));
         }
         let subject = ["$KV.", self.name(), ".", key].concat();
         headers.insert(EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(expected.0));
         let outcome =
             match self.connection.request_raw(subject.into(), Some(headers), value, self.timeout).await {
                 Ok(answer) => self.names.parse_ack(&answer.payload),
+                Err(failure @ (RequestFailure::Invalid | RequestFailure::TooLarge)) => {
+                    WriteOutcome::Refused(format!("{}: {key}: {failure}", self.name()))
+                }
                 Err(failure) => WriteOutcome::Ambiguous(failure.to_string()),
             };
         match outcome {

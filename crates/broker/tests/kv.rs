@@ -164,7 +164,15 @@ async fn a_key_outside_the_grammar_never_reaches_the_broker() {
     let f = fixture().await;
     let (_connection, bucket) = f.bucket("b").await;
     assert_eq!(bucket.leader_read("gate.>").await.unwrap_err().code, EpCode::BadRequest);
-    assert!(matches!(bucket.create("gate.*", "1".into()).await, WriteOutcome::Ambiguous(_)));
+    for refused in [
+        bucket.create("gate.*", "1".into()).await,
+        bucket.create_over_marker("", "1".into()).await,
+        bucket.put_pinned("gate..x", "1".into(), Revision(1)).await,
+        bucket.purge_pinned("gate.>", Revision(1), 60).await,
+        bucket.create("gate.large", vec![0; 8 << 20].into()).await,
+    ] {
+        assert!(matches!(refused, WriteOutcome::Refused(_)), "{refused:?}");
+    }
     assert!(bucket.keys(">").await.unwrap().is_empty());
 }
 
