@@ -14,13 +14,13 @@ use cotal_trust::{
     jwt::{self, CalloutOutcome, UserClaims, principal_tags},
     xkey::Sealer,
 };
-use cotal_wire::{ConnId, EpError, UnixSecs, View};
+use cotal_wire::{ConnId, EpError, Permissions, UnixSecs, View};
 use futures::future;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::{
     admission::{ANSWER_MARGIN, Waiting},
-    denial::Denial,
+    denial::{Denial, GRANT_CHANGED},
     intake::{self, Dropped, Opened, SERVER_XKEY_HEADER},
     line::{Line, Note, Outcome},
     permit::{self, PermitRefusal},
@@ -215,13 +215,15 @@ impl Lane {
         if bearer.act.view == Some(View::ServiceEndpoint) {
             return Err(Denial::Permit(PermitRefusal::NoServiceEndpoints.to_string()).into());
         }
-        let (actor, credential) = self.authority(&bearer).await;
+        // Side by side: the disk and the store do not wait for each other. The ledger refuses first.
+        let (actor, credential) =
+            future::join(self.authorize_actor(&bearer), self.parts.reader.authorize_connect(&bearer)).await;
         actor?;
         credential.map_err(|error| Denial::Credential(error.message))?;
 
         progress.enter(Step::Policy)?;
         let nonce = ConnId::parse(&opened.name).map_err(|_| Denial::NoNonce)?;
-        let permissions = self.permit(&bearer, nonce).await?;
+        let permissions = self.permit(&bearer, nonce.clone()).await?;
 
         progress.enter(Step::Sign)?;
         let iat = self.parts.clock.now_secs();
@@ -242,7 +244,7 @@ impl Lane {
         progress.enter(Step::Ledger)?;
         self.record(opened, &bearer, iat).await?;
         progress.enter(Step::Ledger)?;
-        self.recheck(&bearer).await?;
+        self.recheck(&bearer, nonce, &claims.permissions).await?;
         progress.enter(Step::Sign)?;
         Ok(user_jwt)
     }
@@ -296,20 +298,11 @@ impl Lane {
             .map_err(|error: LedgerError| Denial::Ledger(error.to_string()))
     }
 
-    /// Both arms of rule 9, side by side: the disk and the store do not wait for each other. The caller refuses in the
-    /// contract's order, the ledger first.
-    async fn authority(
-        self: &Arc<Self>,
-        bearer: &Arc<VerifiedBearer>,
-    ) -> (Result<(), Denial>, Result<(), EpError>) {
-        future::join(self.authorize_actor(bearer), self.parts.reader.authorize_connect(bearer)).await
-    }
-
     async fn permit(
         self: &Arc<Self>,
         bearer: &Arc<VerifiedBearer>,
         nonce: ConnId,
-    ) -> Result<cotal_wire::Permissions, Denial> {
+    ) -> Result<Permissions, Denial> {
         let (lane, bearer) = (Arc::clone(self), Arc::clone(bearer));
         blocking(move || {
             permit::build(&lane.parts.space, &bearer, nonce, |claims| lane.parts.ledger.resolve_acl(claims))
@@ -339,10 +332,20 @@ impl Lane {
         self.parts.issuance.record(&row).await.map_err(|error: EpError| Denial::Issuance(error.message))
     }
 
-    /// Both arms of connect authority once more, so that a revocation cannot slip between check and record.
-    async fn recheck(self: &Arc<Self>, bearer: &Arc<VerifiedBearer>) -> Result<(), Denial> {
-        let (actor, credential) = self.authority(bearer).await;
-        actor.map_err(|denial| Denial::Revoked(denial.to_string()))?;
+    /// Connect authority once more, so that neither a revocation nor a narrower grant can slip between check and
+    /// record: the permissions are built again from the row as it is now, and must come out the same.
+    async fn recheck(
+        self: &Arc<Self>,
+        bearer: &Arc<VerifiedBearer>,
+        nonce: ConnId,
+        granted: &Permissions,
+    ) -> Result<(), Denial> {
+        let (now, credential) =
+            future::join(self.permit(bearer, nonce), self.parts.reader.authorize_connect(bearer)).await;
+        let now = now.map_err(|denial| Denial::Revoked(denial.to_string()))?;
+        if now != *granted {
+            return Err(Denial::Revoked(GRANT_CHANGED.to_owned()));
+        }
         credential.map_err(|error| Denial::Revoked(error.message))
     }
 

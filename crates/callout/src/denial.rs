@@ -13,6 +13,8 @@ pub const NO_BEARER: &str =
 pub const NO_NONCE: &str = "no inbox nonce: the connect name must be 8 to 120 of A-Z a-z 0-9 _ -, and the inbox prefix _INBOX_<name>";
 /// The bearer expired between its check and the signature.
 pub const EXPIRED_WHILE_SERVED: &str = "the bearer has expired: exchange for a new one";
+/// What a narrower grant between check and record says.
+pub const GRANT_CHANGED: &str = "the actor's grant changed; connect again";
 /// Something that cannot happen did.
 pub const INTERNAL: &str = "internal: the auth callout could not decide; its log says why";
 

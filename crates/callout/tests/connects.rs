@@ -4,8 +4,10 @@ mod house;
 
 use std::{sync::Arc, time::Duration};
 
-use cotal_callout::{CalloutLimits, ConnectLimits};
+use cotal_callout::{CalloutLimits, ConnectLimits, denial::GRANT_CHANGED};
+use cotal_ledger::GrantInput;
 use cotal_testkit::raw::ConnectOutcome;
+use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{Actor, LifecycleUid, View};
 use futures::future::join_all;
 use house::{Ask, House, Plan, field};
@@ -289,8 +291,37 @@ async fn a_row_revoked_after_the_checks_is_seen_by_the_recheck_and_the_record_st
         ledger.revoke_interactive(&revoked.owner, &revoked.actor).unwrap();
     });
     let reason = house.denied(&bearer, &house.nonce()).await;
-    assert!(reason.starts_with("revoked while connecting: actor ledger: "), "{reason}");
+    let (prefix, why) =
+        ("revoked while connecting: permissions: ", "it has no row in the ledger: it was revoked");
+    assert!(reason.starts_with(prefix) && reason.contains(why), "{reason}");
     assert_eq!(house.issuance_rows().await, 1, "the row of a connect that was denied last stays");
+    assert_eq!(house.count("minted"), 0);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_narrowed_after_the_checks_is_seen_by_the_recheck() {
+    let house = House::build("demo", Plan::default()).await;
+    let granted = house.grant("cli", &[], &["general", "secrets"], &["general"]).await;
+    let bearer = house.bearer(&granted, Ask::default());
+    let (ledger, row) = (house.ledger.clone(), granted.clone());
+    house.clock.at_reading(2, move || {
+        // A re-grant that keeps the incarnation and the capabilities: only the lists tell.
+        let narrower = GrantInput {
+            owner: row.owner.clone(),
+            actor: row.actor.clone(),
+            scope: vec![],
+            allow_subscribe: vec!["general".into()],
+            allow_publish: vec!["general".into()],
+            role: None,
+            label: None,
+            parent: None,
+            lifecycle_uid: Some(row.uid.clone()),
+        };
+        ledger.grant_interactive(&narrower, &SystemClock, &SystemEntropy).unwrap();
+    });
+    let reason = house.denied(&bearer, &house.nonce()).await;
+    assert_eq!(reason, format!("revoked while connecting: {GRANT_CHANGED}"));
     assert_eq!(house.count("minted"), 0);
     house.close().await;
 }
