@@ -1,15 +1,20 @@
 //! `cotal auth-service`: one space's service as a process (contract 05 §14).
 
-use std::{future::Future, io::Write as _, path::Path, sync::Arc, time::Duration};
+use std::{future::Future, io::Write as _, os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 
 use cotal_broker::Servers;
 use cotal_callout::{CalloutLimits, ConnectLimits};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::Space;
 use cotal_workspace::{
+    file,
     material::Discovery,
     root::Root,
     secret_store::{FsSecretStore, SecretStore},
+};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
 };
 use zeroize::Zeroizing;
 
@@ -141,6 +146,7 @@ async fn serve(
     let hold = read_hold(options.startup_hold_ms.as_deref())?;
     let state_dir = options.root.user_auth_state_dir(&flags.space).map_err(DaemonError::of)?;
     let store = choose_store(store, options)?;
+    let _only_one = the_only_one(&state_dir, &flags.space)?;
     // A file left by a start that crashed would say ready for one that is not.
     Discovery::remove(&state_dir).map_err(DaemonError::of)?;
     let servers = flags.servers.clone();
@@ -191,6 +197,22 @@ async fn serve(
     let closed = service.close().await.map_err(DaemonError::of);
     announced?;
     fatal(end).and(removed).and(closed)
+}
+
+/// Held by the one service that serves a state directory; the kernel lets go of it when the process ends, however it
+/// ends. Private to this project: it keeps a second start on this machine from taking the first one's discovery file.
+const LOCK_FILE: &str = "auth-service.lock";
+
+fn the_only_one(state_dir: &Path, space: &Space) -> Result<OwnedFd, DaemonError> {
+    let lock = file::open_lock(&state_dir.join(LOCK_FILE))
+        .map_err(|error| DaemonError(format!("the lock of space {space} cannot be opened: {error}")))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(Errno::WOULDBLOCK) => Err(DaemonError(format!(
+            "an auth service of space {space} already runs from this directory; see `cotal status`, or stop it first"
+        ))),
+        Err(error) => Err(DaemonError(format!("the lock of space {space} cannot be taken: {error}"))),
+    }
 }
 
 /// Which ends are failures: a fence, a dead callout, and a connection that was lost, not one that was closed

@@ -290,3 +290,15 @@ async fn a_daemon_without_its_broker_fails_and_names_it() {
     assert!(error.contains("the broker at 127.0.0.1:1 "), "{error}");
     assert!(stage.discovery().is_none());
 }
+
+#[tokio::test]
+async fn a_second_daemon_refuses_and_leaves_the_first_ones_discovery_file() {
+    let stage = Stage::start().await;
+    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
+    let before = stage.discovery().expect("the first is ready");
+    let error = error_of(&stage, AuthServiceArgs::default()).await;
+    assert!(error.contains("already runs"), "{error}");
+    let after = stage.discovery().expect("the first is still ready");
+    assert_eq!((after.pid, &after.url), (before.pid, &before.url));
+    daemon.stop().await.unwrap();
+}

@@ -1,11 +1,15 @@
 //! Sockets: accepts on 127.0.0.1, bounds connections and slow readers, and stops in order (contract 05 §2.1, §15.4).
 
 use std::{
+    collections::VecDeque,
     convert::Infallible,
     io,
     net::{Ipv4Addr, SocketAddr},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -32,8 +36,10 @@ use super::{
     reply::Reply,
 };
 
-/// Open connections of one listener at most; one more is closed at once.
-const MAX_CONNECTIONS: usize = 1024;
+/// Open connections of one listener at most. One more takes the place of the oldest that has no request in progress,
+/// so that silent sockets lock nobody out.
+/// A test needs fewer to fill it.
+pub(super) const MAX_CONNECTIONS: usize = if cfg!(test) { 128 } else { 1024 };
 
 /// How long a request's head may take, and how long an idle connection is kept.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -92,17 +98,57 @@ impl Listener {
     }
 }
 
+/// One open connection, as the accept loop knows it.
+#[derive(Default)]
+struct Guest {
+    busy: AtomicBool,
+    cut: Notify,
+}
+
+/// Guests, oldest first.
+#[derive(Default)]
+struct Guests {
+    seated: VecDeque<Weak<Guest>>,
+}
+
+impl Guests {
+    fn seat(&mut self) -> Arc<Guest> {
+        let guest = Arc::new(Guest::default());
+        self.seated.push_back(Arc::downgrade(&guest));
+        guest
+    }
+
+    /// Cuts the oldest guest without a request in progress; `false` when every one has one.
+    fn make_room(&mut self) -> bool {
+        self.seated.retain(|guest| guest.strong_count() > 0);
+        let idle = |guest: &Weak<Guest>| guest.upgrade().filter(|guest| !guest.busy.load(Ordering::Acquire));
+        let Some(oldest) = self.seated.iter().position(|guest| idle(guest).is_some()) else { return false };
+        if let Some(guest) = self.seated.remove(oldest).and_then(|guest| guest.upgrade()) {
+            guest.cut.notify_one();
+        }
+        true
+    }
+}
+
 async fn accept(listener: TcpListener, face: Arc<Face>, stop: CancellationToken) {
     let mut connections = JoinSet::new();
+    let mut guests = Guests::default();
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, remote)) if connections.len() < MAX_CONNECTIONS => {
-                    connections.spawn(serve_connection(stream, remote, Arc::clone(&face), stop.clone()));
+                Ok((stream, remote)) => {
+                    if connections.len() >= MAX_CONNECTIONS && !guests.make_room() {
+                        tracing::debug!(face = face.name(), max = MAX_CONNECTIONS, "a connection over the bound was closed");
+                        continue;
+                    }
+                    if guests.seated.len() >= 2 * MAX_CONNECTIONS {
+                        guests.seated.retain(|guest| guest.strong_count() > 0);
+                    }
+                    let guest = guests.seat();
+                    connections.spawn(serve_connection(stream, remote, Arc::clone(&face), stop.clone(), guest));
                 }
-                Ok(_) => tracing::warn!(face = face.name(), max = MAX_CONNECTIONS, "a connection over the bound was closed"),
                 Err(error) => {
                     tracing::warn!(face = face.name(), %error, "accept failed");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -119,14 +165,28 @@ async fn accept(listener: TcpListener, face: Arc<Face>, stop: CancellationToken)
     }
 }
 
-async fn serve_connection(stream: TcpStream, remote: SocketAddr, face: Arc<Face>, stop: CancellationToken) {
+async fn serve_connection(
+    stream: TcpStream,
+    remote: SocketAddr,
+    face: Arc<Face>,
+    stop: CancellationToken,
+    guest: Arc<Guest>,
+) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "nodelay was not set");
     }
     let destroy = Arc::new(Notify::new());
     let service = {
-        let destroy = Arc::clone(&destroy);
-        service_fn(move |request| serve_request(Arc::clone(&face), remote, Arc::clone(&destroy), request))
+        let (destroy, guest) = (Arc::clone(&destroy), Arc::clone(&guest));
+        service_fn(move |request| {
+            let (face, destroy, guest) = (Arc::clone(&face), Arc::clone(&destroy), Arc::clone(&guest));
+            async move {
+                guest.busy.store(true, Ordering::Release);
+                let served = serve_request(face, remote, destroy, request).await;
+                guest.busy.store(false, Ordering::Release);
+                served
+            }
+        })
     };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -141,6 +201,7 @@ async fn serve_connection(stream: TcpStream, remote: SocketAddr, face: Arc<Face>
             // Past the deadline the connection is destroyed, whatever it still waits for.
             tokio::time::timeout(FLUSH_GRACE, connection).await.unwrap_or(Ok(()))
         }
+        () = guest.cut.notified() => Ok(()),
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await

@@ -7,6 +7,7 @@ use tokio::{
     net::TcpStream,
 };
 
+use super::super::listener::MAX_CONNECTIONS;
 use super::rig::{BOTH, Call, FaceName, Rig, read_answer};
 
 /// A request whose body does not come: it is admitted, and stays.
@@ -29,6 +30,35 @@ async fn a_request_past_its_deadline_gets_503_and_loses_its_connection() {
     assert_eq!((answer.status, answer.error().as_str()), (503, "request deadline exceeded"));
     let took = before.elapsed();
     assert!(took >= Duration::from_secs(10) && took < Duration::from_secs(11), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_crowd_of_silent_connections_locks_nobody_out() {
+    let rig = Rig::start().await;
+    for face in BOTH {
+        let mut silent = Vec::new();
+        for _ in 0..2 * MAX_CONNECTIONS {
+            silent.push(TcpStream::connect(rig.addr(face)).await.unwrap());
+        }
+        let answer = rig.send(face, &Call::get("/health")).await;
+        assert_eq!(answer.status, 200);
+        // The oldest gave way.
+        assert_eq!(silent[0].read(&mut [0]).await.unwrap_or(0), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_with_a_request_in_progress_does_not_give_way() {
+    let rig = Rig::start().await;
+    let mut first = hanging(&rig, FaceName::Loopback).await;
+    assert_eq!(rig.send(FaceName::Loopback, &Call::get("/health")).await.status, 200);
+    let mut silent = Vec::new();
+    for _ in 0..2 * MAX_CONNECTIONS {
+        silent.push(TcpStream::connect(rig.addr(FaceName::Loopback)).await.unwrap());
+    }
+    assert_eq!(rig.send(FaceName::Loopback, &Call::get("/health")).await.status, 200);
+    first.write_all(&[b' '; 10]).await.unwrap();
+    assert_eq!(read_answer(&mut first).await.status, 400, "its body, blank as it is, was still read");
 }
 
 #[tokio::test]
