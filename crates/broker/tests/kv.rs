@@ -7,7 +7,10 @@ mod support;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cotal_broker::kv::{Bucket, LeaderRead, WriteOutcome};
+use cotal_broker::{
+    Connection,
+    kv::{Bucket, LeaderRead, WriteOutcome},
+};
 use cotal_wire::{EpCode, Revision};
 use support::{fixture, only};
 
@@ -25,6 +28,12 @@ async fn value(bucket: &Bucket, key: &str) -> (Bytes, Revision) {
     }
 }
 
+/// Writes a deletion marker and waits until JetStream has acknowledged it; a flush would not say so.
+async fn mark(connection: &Connection, subject: &str, operation: &str) {
+    let headers = [("KV-Operation", operation)];
+    connection.request(subject, &headers, Bytes::new(), Duration::from_secs(10)).await.unwrap();
+}
+
 #[tokio::test]
 async fn absent_marker_and_value_are_three_results() {
     let f = fixture().await;
@@ -38,11 +47,7 @@ async fn absent_marker_and_value_are_three_results() {
     assert!(entry.stored_at >= before && entry.stored_at.since(before) < 60_000, "{:?}", entry.stored_at);
 
     for (key, operation) in [("gate.x", "DEL"), ("gate.y", "PURGE")] {
-        connection
-            .publish(&format!("$KV.b.{key}"), &[("KV-Operation", operation)], Bytes::new())
-            .await
-            .unwrap();
-        connection.flush().await.unwrap();
+        mark(&connection, &format!("$KV.b.{key}"), operation).await;
         assert!(matches!(bucket.leader_read(key).await.unwrap(), LeaderRead::Marker(_)), "{operation}");
     }
 }
@@ -52,8 +57,7 @@ async fn a_marker_on_an_authority_key_is_corruption_and_never_absence() {
     let f = fixture().await;
     let (connection, bucket) = f.bucket("b").await;
     assert_eq!(bucket.read_authority("cred.a").await.unwrap(), None);
-    connection.publish("$KV.b.cred.a", &[("KV-Operation", "DEL")], Bytes::new()).await.unwrap();
-    connection.flush().await.unwrap();
+    mark(&connection, "$KV.b.cred.a", "DEL").await;
     assert_eq!(bucket.read_authority("cred.a").await.unwrap_err().code, EpCode::FailedPrecondition);
 }
 
