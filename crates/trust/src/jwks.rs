@@ -32,6 +32,10 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest key set that is read.
 const MAX_BODY_LEN: usize = 256 * 1024;
 
+/// How many callers with an unknown kid may wait for a fetch while a fresh set serves everybody else: made-up kids must
+/// not hold every place of a face while the IdP is slow.
+const UNKNOWN_KID_WAITERS: usize = 8;
+
 const NO_KEY: &str = "the IdP publishes no key for this token";
 const MANY_KEYS: &str = "the IdP publishes more than one key for this token";
 
@@ -41,6 +45,8 @@ pub struct JwksResolver {
     client: reqwest::Client,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
+    /// A place for each caller that waits with an unknown kid.
+    unknown: tokio::sync::Semaphore,
     /// Held by the one caller that fetches.
     flight: tokio::sync::Mutex<()>,
     /// Fetches that ended, one way or the other.
@@ -75,6 +81,7 @@ impl JwksResolver {
             client: http_client(FETCH_TIMEOUT)?,
             clock,
             state: Mutex::default(),
+            unknown: tokio::sync::Semaphore::new(UNKNOWN_KID_WAITERS),
             flight: tokio::sync::Mutex::new(()),
             landed: AtomicU64::new(0),
         })
@@ -94,6 +101,7 @@ impl JwksResolver {
         match pick(&keys, kid) {
             Ok(Some(key)) => Ok(key),
             Ok(None) if !just_fetched && !self.is_cooling_down() => {
+                let _place = self.unknown.try_acquire().map_err(|_| NO_KEY)?;
                 let keys = self.refetch().await?;
                 pick(&keys, kid)?.ok_or_else(|| NO_KEY.into())
             }

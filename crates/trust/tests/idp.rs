@@ -274,6 +274,21 @@ async fn an_unknown_kid_refetches_once_after_the_cooldown() {
 }
 
 #[tokio::test]
+async fn while_the_keys_are_fresh_eight_unknown_kids_wait_and_the_rest_are_refused_at_once() {
+    let idp = Idp::start().await;
+    idp.verify(&idp.token("one")).await.unwrap();
+    idp.publish(&[jwk("one", &idp.signing), jwk("two", &idp.signing)]);
+    idp.advance(30);
+    let (two, one) = (idp.token("two"), idp.token("one"));
+    // One task asks them in this order, and none can be answered before each of them was asked.
+    let outcomes = futures::future::join_all((0..20).map(|_| idp.verify(&two))).await;
+    assert!(outcomes[..8].iter().all(Result::is_ok), "{outcomes:?}");
+    assert!(outcomes[8..].iter().all(|o| o.as_ref().is_err_and(|e| e.contains("publishes no key"))));
+    assert_eq!(idp.asked(), 2);
+    assert!(idp.verify(&one).await.is_ok() && idp.verify(&two).await.is_ok());
+}
+
+#[tokio::test]
 async fn keys_that_cannot_verify_are_passed_over_and_two_that_can_refuse() {
     let idp = Idp::start().await;
     let good = jwk("one", &idp.signing);
