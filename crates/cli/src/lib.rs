@@ -39,7 +39,9 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 /// The whole process: parses, runs one command, prints its outcome, answers the exit code.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
-    let asked_json = arguments.iter().any(|argument| argument == "--json");
+    // A reader of `agent-bearer` takes what is on stdout for a bearer, and that command has no JSON.
+    let bearer = arguments.iter().any(|argument| argument == "agent-bearer");
+    let asked_json = !bearer && arguments.iter().any(|argument| argument == "--json");
     let command = match cli::parse(arguments) {
         Ok(command) => command,
         Err(cli::NotRun::Shown(text)) => return outcome::shown(&text),

@@ -13,7 +13,7 @@ use crate::{
     idp_client::{DeviceCode, IdpClient, NewSession, Poll},
     outcome::CliError,
     session_cache::{CachedSession, SessionCache},
-    terminal::printable,
+    terminal::{escaped, printable},
 };
 
 /// The actor that a person's own commands act as (contract 04 §13).
@@ -74,8 +74,7 @@ pub async fn run(args: LoginArgs, ctx: &Context) -> Result<(), CliError> {
         sub: Some(proof.sub.clone()),
     };
     SessionCache::of(&ctx.home).put(idp.base(), &login)?;
-    let grant =
-        format!("cotal actor grant {HUMAN_ACTOR} --sub {} --full", shell_quote(&printable(&proof.sub)));
+    let grant = grant_line(&proof.sub);
     let document = json!({
         "idp": idp.base(),
         "sub": proof.sub,
@@ -91,11 +90,18 @@ pub async fn run(args: LoginArgs, ctx: &Context) -> Result<(), CliError> {
              To be let into a space, ask its operator to run: {grant}",
             idp.base(),
             printable(label),
-            printable(&proof.sub),
+            escaped(&proof.sub).unwrap_or_else(|| proof.sub.clone()),
             ctx.home.path().display(),
             day_and_time(login.expires_at),
         )
     })
+}
+
+/// What an operator runs to let the subject in. One that a terminal cannot show is named as JSON, in brackets that a
+/// shell does not run: pasted, the line must not grant another subject.
+fn grant_line(sub: &str) -> String {
+    let sub = escaped(sub).map_or_else(|| shell_quote(sub), |json| format!("<the subject {json}>"));
+    format!("cotal actor grant {HUMAN_ACTOR} --sub {sub} --full")
 }
 
 /// Signs out: the IdP first, so that a session which could not be revoked is not forgotten.
@@ -250,6 +256,12 @@ mod tests {
         fn cached(&self) -> bool {
             self.home.path().join("home/idp-sessions.json").exists()
         }
+    }
+
+    #[test]
+    fn a_subject_that_cannot_be_shown_is_never_pasted_as_another_one() {
+        assert_eq!(grant_line("it's"), r"cotal actor grant cli --sub 'it'\''s' --full");
+        assert_eq!(grant_line("a\u{1b}b"), r#"cotal actor grant cli --sub <the subject "a\u001bb"> --full"#);
     }
 
     fn code() -> Value {
