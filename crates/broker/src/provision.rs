@@ -43,6 +43,29 @@ pub async fn ensure_authority_stores(writer: &Connection, space: &Space) -> Resu
     Ok(())
 }
 
+/// How far the authority stores of a space have come: the last sequence of each, `None` for one that is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuthorityStores {
+    /// The records store.
+    pub records: Option<u64>,
+    /// The auth store.
+    pub auth: Option<u64>,
+}
+
+/// Looks at both authority stores and creates neither: whoever provisions decides first whether an absent one is new or
+/// lost. The connection needs the `provisioner` grant.
+pub async fn look_at_authority_stores(
+    provisioner: &Connection,
+    space: &Space,
+) -> Result<AuthorityStores, EpError> {
+    let names = Names::new(&space.token());
+    let last_seq = async |stream: String| Ok(read(provisioner, &stream).await?.map(|found| found.last_seq));
+    Ok(AuthorityStores {
+        records: last_seq(names.records_stream()).await?,
+        auth: last_seq(names.auth_stream()).await?,
+    })
+}
+
 async fn ensure_stream(connection: &Connection, spec: &StreamSpec) -> Result<(), EpError> {
     let stream = name_of(&spec.config);
     let found = if let Some(found) = read(connection, stream).await? {

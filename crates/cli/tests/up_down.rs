@@ -345,6 +345,28 @@ fn a_broker_whose_pid_file_is_lost_is_told_by_down_and_never_joined_by_a_second_
 }
 
 #[test]
+fn a_store_that_was_lost_is_not_replaced_by_an_empty_one() {
+    let machine = Machine::new();
+    machine.first_up(&[]);
+    let granted = ["actor", "grant", "cli", "--sub", "somebody", "--full"];
+    assert!(machine.run(&granted).status.success());
+    assert!(machine.run(&["down"]).status.success());
+    let mut accounts = std::fs::read_dir(machine.root().join(".cotal/jetstream/jetstream")).unwrap();
+    let store = accounts
+        .find_map(|account| {
+            Some(account.unwrap().path().join("streams/KV_cotal_auth_main")).filter(|dir| dir.exists())
+        })
+        .unwrap();
+    let aside = machine.dir.path().join("aside");
+    std::fs::rename(&store, &aside).unwrap();
+    let told = machine.refused(&["up", "--user-auth", "--port", "0"]);
+    assert!(told.contains("has lost the auth store") && told.contains("backup"), "{told}");
+    assert!(machine.pid("nats-server.pid").is_none() && !store.exists());
+    std::fs::rename(&aside, &store).unwrap();
+    machine.up(&["--port", "0"]);
+}
+
+#[test]
 fn an_interrupted_up_stops_what_it_started() {
     let machine = Machine::new();
     let mut up = machine
@@ -386,4 +408,11 @@ fn usage_errors_and_failures_are_exit_code_one_and_one_json_document() {
     assert_eq!(output.status.code(), Some(1));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["error"]["message"], text(&output.stderr).trim_end());
+}
+
+#[test]
+fn a_usage_error_of_agent_bearer_leaves_stdout_empty_whatever_it_was_asked() {
+    let output = Machine::new().run(&["agent-bearer", "--json"]);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(1), ""));
+    assert!(!output.stderr.is_empty());
 }

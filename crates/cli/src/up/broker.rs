@@ -3,10 +3,12 @@
 use std::{net::TcpListener, path::PathBuf};
 
 use cotal_broker::{
+    connection::Connection,
     connector::{Connector, Lifetime},
     custody::Custody,
-    provision::provision_space,
+    provision::{AuthorityStores, look_at_authority_stores, provision_space},
 };
+use cotal_ledger::Ledger;
 use cotal_trust::bundle::BrokerTrust;
 use cotal_wire::{Space, grants::infra, names::InfraRole};
 use cotal_workspace::{
@@ -152,12 +154,14 @@ fn refuse_taken_port(port: u16) -> Result<(), CliError> {
     }
 }
 
-/// Creates or verifies the streams and buckets of the space.
+/// Creates or verifies the streams and buckets of the space. `pinned_before`: an earlier run had settled the space, so
+/// that stores which are not there any more were lost.
 pub(super) async fn provision(
     ctx: &Context,
     server: &str,
     space: &Space,
     trust: &Trust,
+    pinned_before: bool,
 ) -> Result<(), CliError> {
     let account = trust.account.data_account();
     let connector = Connector::new(
@@ -172,9 +176,42 @@ pub(super) async fn provision(
     let lifetime = Lifetime::OneShot { ttl_secs: PROVISIONER_TTL_SECS, principal: None };
     let grants = move |conn: &cotal_wire::ConnId| infra::provisioner(&token, conn);
     let connection = connector.open(InfraRole::PROVISIONER.label(space), &grants, lifetime).await?;
-    let provisioned = provision_space(&connection, space).await;
+    let provisioned = unless_lost(ctx, &connection, space, pinned_before).await;
     connection.close().await?;
-    Ok(provisioned?)
+    provisioned
+}
+
+async fn unless_lost(
+    ctx: &Context,
+    connection: &Connection,
+    space: &Space,
+    pinned_before: bool,
+) -> Result<(), CliError> {
+    let stores = look_at_authority_stores(connection, space).await?;
+    if stores.records.is_none() || stores.auth.is_none() {
+        let ledger = Ledger::at(ctx.root.user_auth_state_dir(space)?);
+        let granted = !ledger.list()?.is_empty();
+        if let Some(lost) = lost(stores, pinned_before, granted) {
+            return Err(CliError::failed(format!(
+                "the broker has lost {lost} of space {:?}, and an empty one would refuse every actor for good: `cotal \
+                 down`, put {} back from a backup, then run this command again",
+                space.as_str(),
+                space_daemons::broker_store_dir(&ctx.root).display()
+            )));
+        }
+    }
+    Ok(provision_space(connection, space).await?)
+}
+
+/// Which store is gone that a fresh one must not replace. A first run that was cut short leaves one store, or none,
+/// without a row in it and without a grant: that one is simply gone on with.
+fn lost(stores: AuthorityStores, pinned_before: bool, granted: bool) -> Option<&'static str> {
+    match (stores.records, stores.auth) {
+        (Some(_), Some(_)) => None,
+        (None, None) => (pinned_before && granted).then_some("both authority stores"),
+        (Some(last), None) => (last > 0 || granted).then_some("the auth store"),
+        (None, Some(last)) => (last > 0 || granted).then_some("the records store"),
+    }
 }
 
 #[cfg(test)]
@@ -198,6 +235,29 @@ mod tests {
                 choose_port(asked, known, running).map_err(|_| ()),
                 port,
                 "{asked:?} {known:?} {running}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_store_that_held_something_or_stands_behind_a_grant_is_lost_and_a_first_run_cut_short_is_not() {
+        let stores = |records, auth| AuthorityStores { records, auth };
+        for (records, auth, pinned, granted, told) in [
+            (None, None, false, false, None),
+            (None, None, true, false, None),
+            (None, None, false, true, None),
+            (None, None, true, true, Some("both authority stores")),
+            (Some(0), None, true, false, None),
+            (Some(0), None, true, true, Some("the auth store")),
+            (Some(3), None, true, false, Some("the auth store")),
+            (None, Some(0), true, false, None),
+            (None, Some(1), false, false, Some("the records store")),
+            (Some(9), Some(9), true, true, None),
+        ] {
+            assert_eq!(
+                lost(stores(records, auth), pinned, granted),
+                told,
+                "{records:?} {auth:?} {pinned} {granted}"
             );
         }
     }

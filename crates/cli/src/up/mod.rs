@@ -240,7 +240,7 @@ async fn bring_up(
     let (server, fresh) =
         broker.start(ctx, &trust.broker, &accounts, auth_timeout, started, progress).await?;
     progress.step("creating what the space keeps in its broker");
-    broker::provision(ctx, &server, space, &trust).await?;
+    broker::provision(ctx, &server, space, &trust, pin.is_some()).await?;
 
     if fresh {
         // Whatever served the space before has lost its broker, and its claim with it.
