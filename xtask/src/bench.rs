@@ -27,15 +27,20 @@ enum What {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let What::Connect { quick, version } = &arguments.what;
-    let version = version.clone().unwrap_or_else(|| nats_server::versions(false)[0].clone());
-    nats_server::ensure(&version)?;
+    let broker = match version {
+        Some(version) => {
+            nats_server::ensure(version)?;
+            nats_server::binary(version)
+        }
+        None => nats_server::chosen()?,
+    };
     build(&["cotal", "cotal-bench"])?;
     let mut command = std::process::Command::new(release("cotal-bench"));
     command.arg("connect").arg("--cotal").arg(release("cotal"));
     if *quick {
         command.arg("--quick");
     }
-    command.env("COTAL_NATS_SERVER", nats_server::binary(&version));
+    command.env(nats_server::OWN_BINARY, broker);
     step::run("measure", &mut command)?;
     Ok(())
 }

@@ -14,15 +14,14 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let version = nats_server::versions(false)[0].clone();
-    nats_server::ensure(&version)?;
+    let broker = nats_server::chosen()?;
     bench::build(&["cotal", "cotal-demo"])?;
     let mut command = Command::new(bench::release("cotal-demo"));
     command.arg("--cotal").arg(bench::release("cotal"));
     if arguments.keep {
         command.arg("--keep");
     }
-    command.env("COTAL_NATS_SERVER", nats_server::binary(&version));
+    command.env(nats_server::OWN_BINARY, broker);
     step::run("demo", &mut command)?;
     Ok(())
 }

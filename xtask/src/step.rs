@@ -21,9 +21,18 @@ pub(crate) fn run(what: &str, command: &mut Command) -> Result<Duration> {
     Ok(took)
 }
 
-/// The cargo that runs this program.
+/// The cargo that runs this program, without what it told this program about itself: build scripts watch those
+/// variables, and would build everything anew whenever xtask and a person take turns.
 pub(crate) fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let told =
+            name.to_str().is_some_and(|n| n.starts_with("CARGO_PKG_") || n.starts_with("CARGO_MANIFEST_"));
+        if told || name == "CARGO_BIN_NAME" || name == "CARGO_CRATE_NAME" {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// Whether a program answers `--version`.

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that must hold, in one command.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -23,9 +23,18 @@ const BROKER_PACKAGES: [&str; 5] =
 const MINTED: &str = "minted";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let versions = nats_server::versions(true);
-    for version in &versions {
-        nats_server::ensure(version)?;
+    // A broker of one's own stands for every pinned one.
+    let own = std::env::var_os(nats_server::OWN_BINARY).map(PathBuf::from);
+    let brokers: Vec<(String, PathBuf)> = match own {
+        Some(own) => vec![(own.display().to_string(), own)],
+        None => {
+            nats_server::versions(true).into_iter().map(|v| (v.clone(), nats_server::binary(&v))).collect()
+        }
+    };
+    if std::env::var_os(nats_server::OWN_BINARY).is_none() {
+        for (version, _) in &brokers {
+            nats_server::ensure(version)?;
+        }
     }
     let witnesses = witnesses::ensure()?;
     if !arguments.only_tests {
@@ -33,13 +42,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let log = repository::root().join("target").join("xtask-test.log");
     let _ = std::fs::remove_file(&log);
-    for (n, version) in versions.iter().enumerate() {
+    for (n, (version, broker)) in brokers.iter().enumerate() {
         let choice = match n {
             0 => Choice::All,
             _ if arguments.matrix => Choice::Broker,
             _ => Choice::Minted,
         };
-        tests(version, choice, &witnesses, &log)?;
+        tests(version, broker, choice, &witnesses, &log)?;
     }
     step::run("doc tests", step::cargo().args(["test", "--workspace", "--doc", "--locked"]))?;
     scan::for_secrets(&log)
@@ -77,6 +86,8 @@ impl Choice {
 fn lint() -> Result<()> {
     if step::is_available("cargo", &["fmt", "--version"]) {
         step::run("format", step::cargo().args(["fmt", "--all", "--check"]))?;
+    } else {
+        eprintln!("==> format: not checked, rustfmt is not installed");
     }
     if step::is_available("cargo", &["clippy", "--version"]) {
         step::run(
@@ -102,7 +113,13 @@ fn lint() -> Result<()> {
 }
 
 /// Unit and integration tests on one broker version; what they print is kept for the scan.
-fn tests(version: &str, choice: Choice, witnesses: &witnesses::Witnesses, log: &Path) -> Result<()> {
+fn tests(
+    version: &str,
+    broker: &Path,
+    choice: Choice,
+    witnesses: &witnesses::Witnesses,
+    log: &Path,
+) -> Result<()> {
     let mut command = step::cargo();
     if step::is_available("cargo", &["nextest", "--version"]) {
         command
@@ -112,6 +129,6 @@ fn tests(version: &str, choice: Choice, witnesses: &witnesses::Witnesses, log: &
         command.args(["test", "--no-fail-fast", "--locked"]).args(choice.for_cargo_test());
     }
     witnesses.describe_to(&mut command);
-    command.env("COTAL_TEST_NATS_VERSION", version).env("COTAL_NATS_SERVER", nats_server::binary(version));
+    command.env(nats_server::OWN_BINARY, broker);
     scan::tee(&format!("tests on nats-server {version}"), &mut command, log)
 }

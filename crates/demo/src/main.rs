@@ -41,8 +41,16 @@ async fn main() -> Result<()> {
         let (root, home) = stage.keep();
         println!("\nThe space keeps running. To use it:");
         println!("  cd {} && export COTAL_HOME={}", root.display(), home.display());
+        if let Some(broker) = std::env::var_os("COTAL_NATS_SERVER") {
+            println!("  export COTAL_NATS_SERVER={}", broker.display());
+        }
         println!("  {} status", args.cotal.display());
-        println!("To stop it: {} down", args.cotal.display());
+        println!(
+            "To stop it: {} down; then delete {}",
+            args.cotal.display(),
+            home.with_file_name("").display()
+        );
+        println!("The tour revoked ada's actor; grant one of another name to go on.");
     } else {
         step("Clean up");
         cotal(&stage, &["down"])?;
