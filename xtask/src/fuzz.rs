@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail};
 
 use crate::{repository, step};
 
@@ -10,7 +10,7 @@ use crate::{repository, step};
 pub(crate) struct Arguments {
     /// Only these targets.
     targets: Vec<String>,
-    /// Seconds for each target.
+    /// Seconds for each target; 0 only builds them.
     #[arg(long, default_value_t = 300)]
     seconds: u64,
 }
@@ -20,20 +20,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         step::run("cargo-fuzz", step::cargo().args(["install", "--locked", "cargo-fuzz"]))?;
     }
     let mut targets = all()?;
+    if let Some(unknown) = arguments.targets.iter().find(|target| !targets.contains(target)) {
+        bail!("no fuzz target is called {unknown}; there are {}", targets.join(", "));
+    }
+    // All of them, whichever are to run: one that does not build says so before the first one has run for minutes.
+    step::run("build the fuzz targets", cargo_fuzz().arg("build"))?;
+    if arguments.seconds == 0 {
+        return Ok(());
+    }
     if !arguments.targets.is_empty() {
         targets.retain(|target| arguments.targets.contains(target));
-        ensure!(!targets.is_empty(), "no such fuzz target; `cargo fuzz list` names them");
     }
     let fuzz = repository::root().join("fuzz");
     for target in targets {
         // What a run finds goes to a scratch corpus; the committed seeds are only read.
         let scratch = fuzz.join("target").join("corpus").join(&target);
         std::fs::create_dir_all(&scratch)?;
-        let mut command = Command::new("cargo");
+        let mut command = cargo_fuzz();
         command
-            // The sanitizer flags are unstable; the stable compiler takes them in bootstrap mode.
-            .env("RUSTC_BOOTSTRAP", "1")
-            .args(["fuzz", "run", &target])
+            .args(["run", &target])
             .arg(&scratch)
             .arg(fuzz.join("corpus").join(&target))
             .arg("--")
@@ -42,6 +47,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         step::run(&format!("fuzz {target} for {} s", arguments.seconds), &mut command)?;
     }
     Ok(())
+}
+
+fn cargo_fuzz() -> Command {
+    let mut command = step::cargo();
+    // The sanitizer flags are unstable; the stable compiler takes them in bootstrap mode.
+    command.env("RUSTC_BOOTSTRAP", "1").arg("fuzz");
+    command
 }
 
 fn all() -> Result<Vec<String>> {

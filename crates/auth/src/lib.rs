@@ -19,6 +19,9 @@ mod openapi;
 mod public_face;
 pub mod sessions;
 
+#[cfg(fuzzing)]
+pub use http::exchange::fuzzing;
+
 pub use authority::ConnectCredentials;
 pub use capability::Capability;
 pub use context::{CalloutLog, StartError};

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeSet, fmt::Write as _, sync::Arc, time::
 use async_nats::{HeaderMap, HeaderValue, Subject};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use cotal_wire::{EpError, Revision, UnixMillis};
+use cotal_wire::{EpError, Object, Revision, UnixMillis, object};
 use serde::Deserialize;
 
 use crate::{
@@ -100,9 +100,9 @@ pub enum WriteOutcome {
 /// A `STREAM.MSG.GET` answer.
 #[derive(Deserialize)]
 struct GetAnswer<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "object::read_optional")]
     message: Option<StoredMessage<'a>>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "object::read_optional")]
     error: Option<ApiError<'a>>,
 }
 
@@ -126,7 +126,7 @@ struct PubAck<'a> {
     stream: Cow<'a, str>,
     #[serde(default)]
     seq: u64,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "object::read_optional")]
     error: Option<ApiError<'a>>,
 }
 
@@ -365,7 +365,7 @@ impl Names {
 
     /// Reads a publish acknowledgement.
     fn parse_ack(&self, answer: &[u8]) -> WriteOutcome {
-        match serde_json::from_slice::<PubAck<'_>>(answer) {
+        match serde_json::from_slice::<Object<PubAck<'_>>>(answer).map(|ack| ack.0) {
             Ok(PubAck { error: Some(error), .. }) => match error.err_code {
                 WRONG_LAST_SEQUENCE | WRONG_LAST_SEQUENCE_CONSTANT => WriteOutcome::Lost,
                 _ => WriteOutcome::Ambiguous(error.to_string()),
@@ -384,7 +384,8 @@ impl Names {
 
 /// Reads a `STREAM.MSG.GET` answer: the subject and what stands there, or `None` when there is no message.
 fn parse_get(answer: &[u8]) -> Result<Option<(Cow<'_, str>, LeaderRead)>, String> {
-    let answer: GetAnswer<'_> = serde_json::from_slice(answer).map_err(|_| "the answer is garbled")?;
+    let Object(answer): Object<GetAnswer<'_>> =
+        serde_json::from_slice(answer).map_err(|_| "the answer is garbled")?;
     let message = match (answer.message, answer.error) {
         (Some(message), None) => message,
         (_, Some(error)) if error.err_code == NO_MESSAGE_FOUND => return Ok(None),
@@ -512,6 +513,8 @@ mod tests {
             r#"{"stream":"KV_other","seq":3}"#,
             r#"{"stream":"KV_b","seq":0}"#,
             r#"{"stream":"KV_b"}"#,
+            r#"["KV_b",3,null]"#,
+            r#"{"error":[10071,"wrong last sequence"]}"#,
             r#"{"error":{"code":400,"err_code":10077}}"#,
             r#"{"error":{"code":400,"description":"wrong last sequence: 4"}}"#,
             r#"{"stream":"KV_b","seq":3,"error":{"err_code":10023}}"#,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
-use cotal_wire::UnixSecs;
+use cotal_wire::{Object, UnixSecs};
 use cotal_workspace::{file, root::Home};
 use rustix::{
     fd::OwnedFd,
@@ -151,7 +151,7 @@ impl SessionCache {
 }
 
 fn entry_of(value: Value) -> Option<CachedSession> {
-    let entry: Entry = serde_json::from_value(value).ok()?;
+    let Object(entry): Object<Entry> = serde_json::from_value(value).ok()?;
     let token = Zeroizing::new(entry.token);
     if token.is_empty() || !entry.expires_at.is_finite() || entry.expires_at < 0.0 {
         return None;
@@ -269,6 +269,7 @@ mod tests {
             "{\"token\":\"hidden\",\"expiresAt\":\"1\"}",
             "{\"token\":\"hidden\",\"expiresAt\":-1}",
             "{\"token\":\"hidden\",\"expiresAt\":1,\"sub\":7}",
+            "[\"hidden\",1,\"zoe\"]",
         ] {
             plant(&cache, &format!("{{\"ver\":1,\"sessions\":{{\"{IDP}\":{entry}}}}}"));
             let error = cache.get(IDP).unwrap_err().to_string();

@@ -11,7 +11,7 @@ use axum::{
     response::{Html, IntoResponse, Response},
     routing::{get, post},
 };
-use cotal_wire::{Clock, Entropy};
+use cotal_wire::{Clock, Entropy, Object};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -354,6 +354,7 @@ fn json_body<T: serde::de::DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -
         });
     }
     serde_json::from_slice(body)
+        .map(|Object(request)| request)
         .map_err(|_| Refusal::bad("invalid_request", "the body lacks a member, or is not JSON"))
 }
 

@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use cotal_wire::Entropy;
+use cotal_wire::{Entropy, Object};
 use cotal_workspace::file;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
@@ -67,7 +67,7 @@ impl StateFile {
 }
 
 fn parse(bytes: &[u8]) -> Option<(Signer, Sessions)> {
-    let document: Document = serde_json::from_slice(bytes).ok()?;
+    let Object(document): Object<Document> = serde_json::from_slice(bytes).ok()?;
     if document.ver != VERSION || document.kid.is_empty() {
         return None;
     }

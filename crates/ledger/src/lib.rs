@@ -23,6 +23,22 @@ pub use regrant::{regrant_command, shell_quote};
 pub use row::{ActorRow, RowKind, TaggedRow};
 pub use secret::{hash_agent_secret, mint_agent_secret};
 
+/// The door of the fuzz target: a row's bytes, without the file around them.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    use super::{ActorRow, RowKind};
+
+    /// Reads a row; the refusal's sentence as it stands after the file's name.
+    pub fn parse_row(bytes: &[u8], kind: RowKind) -> Result<ActorRow, String> {
+        ActorRow::parse(bytes, kind).map_err(|error| error.to_string())
+    }
+
+    /// The bytes of a row's file.
+    pub fn row_document(row: &ActorRow, kind: RowKind) -> Vec<u8> {
+        row.to_document(kind).unwrap_or_default()
+    }
+}
+
 /// Why the ledger refused. `Broken` is trusted state that cannot be read; `Refused` is a decision.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {

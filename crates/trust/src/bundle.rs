@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cotal_wire::{Account, Entropy, Nkey, Operator, Space, UnixSecs, time::MAX_SAFE_INTEGER, token};
+use cotal_wire::{Account, Entropy, Nkey, Operator, Space, UnixSecs, object, time::MAX_SAFE_INTEGER, token};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use zeroize::Zeroizing;
@@ -67,7 +67,9 @@ pub struct DataAccount {
 
 #[derive(Serialize, Deserialize)]
 struct BrokerDocument {
+    #[serde(deserialize_with = "object::read")]
     operator: OperatorDocument,
+    #[serde(deserialize_with = "object::read")]
     sys: SysDocument,
     /// Any JSON but a safe integer is corrupt, `null` included; absent is generation 0.
     #[serde(default, rename = "gen", skip_serializing_if = "Option::is_none", deserialize_with = "present")]
@@ -94,6 +96,7 @@ struct SysDocument {
 #[derive(Serialize, Deserialize)]
 struct AccountDocument {
     space: String,
+    #[serde(deserialize_with = "object::read")]
     account: AccountKeys,
 }
 
@@ -110,6 +113,7 @@ struct AccountKeys {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ServiceKeysDocument {
+    #[serde(deserialize_with = "object::read")]
     data_account: ServiceKeys,
 }
 
@@ -493,6 +497,36 @@ mod tests {
             let refusal = BrokerTrust::from_document(&bad.to_string()).unwrap_err().0;
             assert!(refusal.contains(why), "{refusal:?} should say {why:?}");
         }
+    }
+
+    /// The members of an object in order, as a derived reader would take them.
+    fn flat(object: &Value, members: &[&str]) -> Value {
+        members.iter().map(|member| object[*member].clone()).collect()
+    }
+
+    #[test]
+    fn a_document_of_arrays_in_place_of_objects_is_refused() {
+        let broker = broker();
+        let account = SpaceAccount::create(&broker, &space(), &SystemEntropy, NOW);
+        let keys = account.data_account();
+        let good: Value = serde_json::from_str(&broker.to_document()).unwrap();
+        let (operator, sys) =
+            (flat(&good["operator"], &["seed", "jwt"]), flat(&good["sys"], &["pub", "jwt"]));
+        for bad in [
+            json!({"operator": operator, "sys": good["sys"]}),
+            json!({"operator": good["operator"], "sys": sys}),
+            json!([good["operator"], good["sys"]]),
+        ] {
+            assert!(BrokerTrust::from_document(&bad.to_string()).is_err());
+        }
+        let good: Value = serde_json::from_str(&account.to_document()).unwrap();
+        let members = flat(&good["account"], &["pub", "seed", "jwt", "signingSeed", "signingPub"]);
+        for bad in [json!({"space": "main", "account": members}), json!(["main", good["account"]])] {
+            assert!(SpaceAccount::from_document(&bad.to_string(), &space()).is_err());
+        }
+        let good: Value = serde_json::from_str(&keys.to_document()).unwrap();
+        let members = flat(&good["dataAccount"], &["pub", "signingSeed"]);
+        assert!(DataAccount::from_document(&json!({"ver": 1, "dataAccount": members}).to_string()).is_err());
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use cotal_wire::{Account, Curve, Entropy, Nkey, Operator, Permissions, Rules, Space, UnixSecs, User};
+use cotal_wire::{
+    Account, Curve, Entropy, Nkey, Operator, Permissions, Rules, Space, UnixSecs, User, object,
+};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -40,15 +42,18 @@ pub struct CalloutAuth {
 
 #[derive(Serialize, Deserialize)]
 struct Document {
+    #[serde(deserialize_with = "object::read")]
     callout: Stored,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Stored {
+    #[serde(deserialize_with = "object::read")]
     account: StoredAccount,
     callout_creds: SecretText,
     sentinel_creds: SecretText,
+    #[serde(deserialize_with = "object::read")]
     xkey: StoredXkey,
 }
 
@@ -301,6 +306,17 @@ mod tests {
             let mut bad = good.clone();
             *bad.pointer_mut(pointer).unwrap() = json!("x");
             assert!(CalloutAuth::from_document(&bad.to_string()).is_err(), "broken {pointer}");
+        }
+        // A derived reader would take the members of an object in order.
+        for (pointer, members) in [
+            ("/callout/xkey", &["seed", "pub"][..]),
+            ("/callout/account", &["pub", "seed", "signingSeed", "signingPub", "jwt"]),
+            ("/callout", &["account", "calloutCreds", "sentinelCreds", "xkey"]),
+        ] {
+            let mut bad = good.clone();
+            let object = bad.pointer_mut(pointer).unwrap();
+            *object = members.iter().map(|member| object[*member].clone()).collect();
+            assert!(CalloutAuth::from_document(&bad.to_string()).is_err(), "{pointer} as an array");
         }
         let mut bad = good.clone();
         bad["ver"] = json!(2);

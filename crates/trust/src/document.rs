@@ -1,5 +1,6 @@
 //! Stored JSON documents: two spaces of indent, `ver` first where there is one, secrets wiped from memory.
 
+use cotal_wire::Object;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
@@ -43,7 +44,8 @@ pub(crate) fn write_versioned<T: Serialize>(body: &T) -> Zeroizing<String> {
 
 /// Reads a document without `ver`.
 pub(crate) fn read<T: DeserializeOwned>(what: &'static str, text: &str) -> Result<T, BundleError> {
-    serde_json::from_str(text).map_err(|error| unreadable(what, &error))
+    let document: Object<T> = serde_json::from_str(text).map_err(|error| unreadable(what, &error))?;
+    Ok(document.0)
 }
 
 /// Reads a document whose `ver` must be 1: no migration, no default.
@@ -52,7 +54,8 @@ pub(crate) fn read_versioned<T: DeserializeOwned>(what: &'static str, text: &str
     struct Version {
         ver: serde_json::Value,
     }
-    let version: Version = serde_json::from_str(text).map_err(|error| unreadable(what, &error))?;
+    let Object(version): Object<Version> =
+        serde_json::from_str(text).map_err(|error| unreadable(what, &error))?;
     if version.ver.as_f64() != Some(1.0) {
         return Err(BundleError(format!("{what} is of another version than {VERSION}")));
     }

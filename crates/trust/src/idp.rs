@@ -173,6 +173,40 @@ fn check_password(payload: &Map<String, Value>, decision: UnixSecs) -> Result<Un
     }
 }
 
+/// The door of the fuzz target: both verifications against a key set at hand, without the fetch.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    use super::*;
+
+    fn payload(token: &str, jwks: &[u8]) -> Result<Map<String, Value>, IdpRefusal> {
+        let jws = Jws::read(token)?;
+        let key = crate::jwks::resolve_in(jwks, jws.kid.as_deref())?;
+        Ok(jws.verify(&key)?)
+    }
+
+    /// [`verify_idp_token`].
+    pub fn verify(
+        token: &str,
+        pin: &IdpPin,
+        jwks: &[u8],
+        now: UnixSecs,
+    ) -> Result<VerifiedIdpToken, IdpRefusal> {
+        Ok(check_token(&payload(token, jwks)?, pin, now)?)
+    }
+
+    /// [`verify_tool_result_human_proof`].
+    pub fn verify_human(
+        token: &str,
+        pin: &IdpPin,
+        jwks: &[u8],
+        decision: UnixSecs,
+    ) -> Result<HumanProof, IdpRefusal> {
+        let payload = payload(token, jwks)?;
+        let token = check_token(&payload, pin, decision)?;
+        Ok(HumanProof { token, auth_time: check_password(&payload, decision)? })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

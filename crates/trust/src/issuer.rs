@@ -3,7 +3,7 @@
 use std::fmt;
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use cotal_wire::{Entropy, Space};
+use cotal_wire::{Entropy, Space, object};
 use ed25519_dalek::{SigningKey, VerifyingKey};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -66,6 +66,7 @@ pub(crate) struct PublicJwk<'a> {
 struct Document {
     issuer: String,
     active_kid: String,
+    #[serde(deserialize_with = "object::read_list")]
     keys: Vec<StoredKey>,
 }
 
@@ -73,6 +74,7 @@ struct Document {
 #[serde(rename_all = "camelCase")]
 struct StoredKey {
     kid: String,
+    #[serde(deserialize_with = "object::read")]
     private_jwk: PrivateJwk,
 }
 
@@ -354,6 +356,14 @@ mod tests {
         for (change, why) in cases {
             let refusal = refused(change);
             assert!(refusal.contains(why), "{refusal} should say {why}");
+        }
+        // A derived reader would take the members of an object in order.
+        let key = &good["keys"][0];
+        let jwk = ["kty", "crv", "x", "d"].map(|member| key["privateJwk"][member].clone());
+        for keys in
+            [json!([[key["kid"], key["privateJwk"]]]), json!([{"kid": key["kid"], "privateJwk": jwk}])]
+        {
+            assert!(refused(&|d| d["keys"] = keys.clone()).contains("wrong form"));
         }
         assert!(IssuerKeySet::from_document("", &space()).is_err());
         assert!(IssuerKeySet::from_document("null", &space()).is_err());

@@ -13,7 +13,7 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use cotal_wire::{Clock, UnixMillis};
+use cotal_wire::{Clock, Object, UnixMillis};
 use ed25519_dalek::VerifyingKey;
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -186,10 +186,21 @@ impl JwksResolver {
             }
             body.extend_from_slice(&chunk);
         }
-        let jwks: Jwks = serde_json::from_slice(&body)
-            .map_err(|_| IdpRefusal("the IdP's key set is not JSON with a list of keys".to_owned()))?;
-        Ok(jwks.keys.iter().filter_map(Key::of_jwk).collect())
+        read_keys(&body)
     }
+}
+
+/// The keys of a JWKS document that can verify EdDSA.
+fn read_keys(document: &[u8]) -> Result<Arc<[Key]>, IdpRefusal> {
+    let Object(jwks): Object<Jwks> = serde_json::from_slice(document)
+        .map_err(|_| IdpRefusal("the IdP's key set is not JSON with a list of keys".to_owned()))?;
+    Ok(jwks.keys.iter().filter_map(Key::of_jwk).collect())
+}
+
+/// Resolves in a document at hand instead of a fetched one.
+#[cfg(fuzzing)]
+pub(crate) fn resolve_in(document: &[u8], kid: Option<&str>) -> Result<VerifyingKey, IdpRefusal> {
+    pick(&read_keys(document)?, kid)?.ok_or_else(|| NO_KEY.into())
 }
 
 impl fmt::Debug for JwksResolver {

@@ -8,7 +8,8 @@ use base64::{
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
 };
 use cotal_wire::{
-    Account, Curve, Nkey, NkeyRole, Operator, Permissions, Principal, Rules, Server, UnixSecs, User,
+    Account, Curve, Nkey, NkeyRole, Object, Operator, Permissions, Principal, Rules, Server, UnixSecs, User,
+    object,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha512};
@@ -385,7 +386,7 @@ impl<'a> Parts<'a> {
         };
         let decode = |part: &[u8]| URL_SAFE_NO_PAD.decode(part).map_err(|_| MALFORMED);
         let header = decode(&token[..first])?;
-        let header: Header<'_> = serde_json::from_slice(&header).map_err(|_| MALFORMED)?;
+        let Object(header): Object<Header<'_>> = serde_json::from_slice(&header).map_err(|_| MALFORMED)?;
         if !header.typ.eq_ignore_ascii_case("JWT") {
             return Err(MALFORMED);
         }
@@ -406,18 +407,19 @@ impl<'a> Parts<'a> {
 #[derive(Deserialize)]
 struct RequestClaims {
     iss: String,
+    #[serde(deserialize_with = "object::read")]
     nats: RequestBody,
 }
 
 #[derive(Deserialize)]
 struct RequestBody {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object::read")]
     server_id: RequestServer,
     #[serde(default)]
     user_nkey: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object::read")]
     client_info: RequestClient,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object::read")]
     connect_opts: RequestConnect,
     r#type: String,
 }
@@ -451,7 +453,8 @@ struct RequestConnect {
 /// That the issuer is the server that the request names is the callout's check (contract 04 §8.4), not this one's.
 pub fn decode_callout_request(token: &[u8]) -> Result<CalloutRequest, JwtError> {
     let parts = Parts::read(token)?;
-    let claims: RequestClaims = serde_json::from_slice(&parts.claims).map_err(|_| MALFORMED)?;
+    let Object(claims): Object<RequestClaims> =
+        serde_json::from_slice(&parts.claims).map_err(|_| MALFORMED)?;
     parts.verify_as::<Server>(&claims.iss)?;
     if claims.nats.r#type != TYPE_REQUEST {
         return Err(NOT_A_REQUEST);
@@ -704,6 +707,25 @@ mod tests {
             (forge(&header, &json!({"iss": n, "nats": {}}), &server), MALFORMED),
             (forge(&header, &json!({"iss": n}), &server), MALFORMED),
             (forge(&header, &json!([]), &server), MALFORMED),
+            // A derived reader would take the members of an object in order.
+            (forge(&json!(["JWT", "ed25519-nkey"]), &bare, &server), MALFORMED),
+            (forge(&header, &json!([n, {"type": "authorization_request"}]), &server), MALFORMED),
+            (
+                forge(
+                    &header,
+                    &json!({"iss": n, "nats": [[n, "X"], "U", ["h", 1], ["t", "n"], "authorization_request"]}),
+                    &server,
+                ),
+                MALFORMED,
+            ),
+            (
+                forge(
+                    &header,
+                    &json!({"iss": n, "nats": {"type": "authorization_request", "server_id": [n, "X"]}}),
+                    &server,
+                ),
+                MALFORMED,
+            ),
             (forge(&header, &bare, &account), BAD_SIGNATURE),
             (
                 forge(

@@ -334,6 +334,7 @@ async fn a_fetch_that_fails_refuses_and_follows_nothing() {
         (200, "not json".to_owned()),
         (200, "[]".to_owned()),
         (200, r#"{"keys":{}}"#.to_owned()),
+        (200, json!([[jwk("one", &idp.signing)]]).to_string()),
         (200, r#"{"keys":[1]}"#.to_owned()),
         (200, format!("{good}{}", " ".repeat(300 * 1024))),
     ] {
@@ -341,7 +342,7 @@ async fn a_fetch_that_fails_refuses_and_follows_nothing() {
         assert!(idp.verify(&idp.token("one")).await.is_err(), "{status}");
         assert!(idp.keys.probe().await.is_err(), "{status}");
     }
-    assert_eq!(idp.asked(), 14, "no redirect was followed");
+    assert_eq!(idp.asked(), 16, "no redirect was followed");
     *idp.answer.lock() = (200, good);
     assert!(idp.keys.probe().await.is_ok());
     assert!(idp.verify(&idp.token("one")).await.is_ok());

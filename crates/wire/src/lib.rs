@@ -16,6 +16,7 @@
 //! | [`rows`] | stored rows: closed schemas, exact bytes, pure transitions |
 //! | [`grants`] | permission templates |
 //! | [`claims`], [`envelope`], [`canonical`], [`error`] | what a bearer says, endpoint calls, canonical JSON, refusals |
+//! | [`object`] | how a derived reader is kept to JSON objects |
 
 pub mod canonical;
 pub mod channel;
@@ -26,6 +27,7 @@ pub mod envelope;
 pub mod error;
 pub mod grants;
 pub mod names;
+pub mod object;
 pub mod rows;
 pub mod subject;
 pub mod time;
@@ -42,6 +44,7 @@ pub use endpoint_token::{
 pub use error::{EpCode, EpError};
 pub use grants::{Permissions, Rules};
 pub use names::{InfraRole, Names};
+pub use object::Object;
 pub use time::{Clock, Entropy, Revision, UnixMillis, UnixSecs};
 pub use token::{
     Account, Actor, ConnId, CredentialId, Curve, DerivedOwner, InstanceId, LifecycleUid, Nkey, NkeyRole,

@@ -10,7 +10,7 @@ use cotal_trust::{
     bundle::DataAccount, callout_account::CalloutAuth, idp::IdpPin, issuer::IssuerKeySet, nkey::Seed,
     owner::OwnerSecret,
 };
-use cotal_wire::{Clock, Entropy, Operator, Space};
+use cotal_wire::{Clock, Entropy, Object, Operator, Space};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
@@ -312,9 +312,9 @@ fn parse<T: DeserializeOwned>(name: &str, text: &str) -> Result<T, MaterialError
 
 /// The body of a document. Why it does not read is not told: a JSON error repeats what it met.
 fn parse_body<T: DeserializeOwned>(text: &str) -> Option<T> {
-    let Version { ver } = serde_json::from_str(text).ok()?;
+    let Object(Version { ver }) = serde_json::from_str(text).ok()?;
     (ver == VERSION).then_some(())?;
-    serde_json::from_str(text).ok()
+    serde_json::from_str::<Object<T>>(text).ok().map(|document| document.0)
 }
 
 fn vanished(space: &Space, file: &str) -> MaterialError {
@@ -539,6 +539,7 @@ mod tests {
             r#"{"ver":1,"url":"u","pid":"1","cap":"c"}"#,
             r#"{"ver":1,"url":"u","pid":0,"cap":"c"}"#,
             r#"{"ver":1,"url":"u","pid":1}"#,
+            r#"[1,"u",1,"c"]"#,
             r#"{"ver":1,"url":"u","pid":1,"cap":"c","publicUrl":3}"#,
         ] {
             std::fs::write(place.dir.join("auth-service.json"), text).unwrap();

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cotal_wire::Space;
+use cotal_wire::{Object, Space, object};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -39,9 +39,10 @@ pub struct MeshUserAuth {
     /// Provider name.
     pub provider: String,
     /// IdP pins.
+    #[serde(deserialize_with = "object::read")]
     pub idp: MeshIdp,
     /// Convenience endpoints.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::read_optional", skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<MeshEndpoints>,
 }
 
@@ -77,7 +78,7 @@ pub struct MeshEntry {
     /// How it is entered.
     pub mode: MeshMode,
     /// With `mode: user`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::read_optional", skip_serializing_if = "Option::is_none")]
     pub user_auth: Option<MeshUserAuth>,
     /// `up` or `manual`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -219,7 +220,7 @@ impl MeshRegistry {
                 continue;
             };
             let Ok(Some(bytes)) = file::read_regular(&path) else { continue };
-            let Ok(entry) = serde_json::from_slice::<MeshEntry>(&bytes) else { continue };
+            let Ok(Object(entry)) = serde_json::from_slice::<Object<MeshEntry>>(&bytes) else { continue };
             if entry.check().is_err() || space_of_segment(stem).is_some_and(|space| space != entry.space) {
                 continue;
             }
@@ -329,6 +330,8 @@ mod tests {
         blank_issuer["userAuth"]["idp"]["issuer"] = "".into();
         let mut unknown_mode = record("d");
         unknown_mode["mode"] = "closed".into();
+        let mut idp_of_a_list = record("j");
+        idp_of_a_list["userAuth"]["idp"] = serde_json::json!(["https://idp.example", "i", "a"]);
         let mut relative = record("e");
         relative["root"] = "r".into();
         for (name, value) in [
@@ -338,6 +341,7 @@ mod tests {
             ("d.json", unknown_mode),
             ("e.json", relative),
             ("f.json", serde_json::json!([])),
+            ("j.json", idp_of_a_list),
             // A canonical name that belongs to another space.
             ("space.66.json", record("g")),
             ("h.txt", record("h")),

@@ -42,8 +42,12 @@ pub(crate) async fn read_json<B>(body: &mut B, max: usize) -> Result<Value, Body
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let bytes = read_bounded(body, max).await?;
-    serde_json::from_str(&String::from_utf8_lossy(&bytes)).map_err(|_| BodyRefusal::NotJson)
+    parse(&read_bounded(body, max).await?)
+}
+
+/// Decodes UTF-8 lossily and parses JSON.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Value, BodyRefusal> {
+    serde_json::from_str(&String::from_utf8_lossy(bytes)).map_err(|_| BodyRefusal::NotJson)
 }
 
 async fn read_bounded<B>(body: &mut B, max: usize) -> Result<BytesMut, BodyRefusal>

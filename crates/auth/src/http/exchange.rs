@@ -10,11 +10,12 @@ use cotal_trust::{
     issuer::IssuerKeySet,
 };
 use cotal_wire::{
-    Actor, Clock, DerivedOwner, InstanceId, Space, TransferWriterClaim, View, view::AGENT_BEARER_TTL_SECS,
+    Actor, Clock, DerivedOwner, InstanceId, Object, Space, TransferWriterClaim, View,
+    view::AGENT_BEARER_TTL_SECS,
 };
 use http::{HeaderValue, StatusCode, header, request::Parts};
 use hyper::body::Body;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use zeroize::Zeroizing;
@@ -313,7 +314,7 @@ struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    fn read(body: &'a Value, face: &Face) -> Result<Self, ExchangeRefusal> {
+    fn read(body: &'a Value, policy: &Policy) -> Result<Self, ExchangeRefusal> {
         let bad = ExchangeRefusal::BadRequest;
         let members = body.as_object().ok_or(ExchangeRefusal::NotAnObject)?;
         let has = |name: &str| members.contains_key(name);
@@ -338,7 +339,7 @@ impl<'a> Request<'a> {
         if manager_instance_id.is_some() && !is_view(View::ManagerCaller) {
             return Err(bad(INSTANCE_VIEW));
         }
-        if matches!(face.policy(), Policy::Public(_))
+        if matches!(policy, Policy::Public(_))
             && view.is_some_and(|name| !View::from_name(name).is_some_and(View::is_public))
         {
             return Err(ExchangeRefusal::ViewNotPublic);
@@ -367,30 +368,94 @@ impl<'a> Request<'a> {
 }
 
 async fn exchange(face: &Face, body: &Value) -> Result<Exchanged, ExchangeRefusal> {
-    let request = Request::read(body, face)?;
-    // A JSON null counts as present.
-    if request.members.contains_key("actorToken") {
-        agent_arm(face, &request).await
-    } else {
-        human_arm(face, &request).await
+    let request = Request::read(body, face.policy())?;
+    match Proof::read(&request)? {
+        Proof::Agent(agent) => agent_arm(face, &request, agent).await,
+        Proof::Human(human) => human_arm(face, &request, human).await,
+    }
+}
+
+/// What the caller proves itself with: the arm of the exchange.
+enum Proof<'a> {
+    Agent(Agent<'a>),
+    Human(Human<'a>),
+}
+
+/// Contract 05 §4.4 rows 1 and 2, and the grammars of what the ledger is asked about.
+struct Agent<'a> {
+    owner: DerivedOwner,
+    actor: Actor,
+    secret: &'a str,
+}
+
+/// Contract 05 §4.5 row 1, and the shapes that rows 3 and 4 read.
+struct Human<'a> {
+    idp_token: &'a str,
+    actor: &'a str,
+    session: Option<SessionCoordinates>,
+    transfer_writer: Option<TransferWriterClaim>,
+}
+
+impl<'a> Proof<'a> {
+    fn read(request: &Request<'a>) -> Result<Self, ExchangeRefusal> {
+        // A JSON null counts as present.
+        if request.members.contains_key("actorToken") {
+            Agent::read(request).map(Self::Agent)
+        } else {
+            Human::read(request).map(Self::Human)
+        }
+    }
+}
+
+impl<'a> Agent<'a> {
+    fn read(request: &Request<'a>) -> Result<Self, ExchangeRefusal> {
+        if request.view.is_some() && !request.is_manager_caller() {
+            return Err(ExchangeRefusal::BadRequest(AGENT_VIEW));
+        }
+        let (Some(owner), Some(actor), Some(secret)) =
+            (request.text("owner"), request.text("actor"), request.text("actorToken"))
+        else {
+            return Err(ExchangeRefusal::BadRequest(AGENT_NEEDS));
+        };
+        // A name that nobody can have is answered as one that nobody has (contract 04 §7.8).
+        let (Ok(owner), Ok(actor)) = (DerivedOwner::parse(owner), Actor::parse(actor)) else {
+            return Err(ExchangeRefusal::Refused(AGENT_EXCHANGE_REFUSAL.to_owned()));
+        };
+        Ok(Self { owner, actor, secret })
+    }
+}
+
+impl<'a> Human<'a> {
+    fn read(request: &Request<'a>) -> Result<Self, ExchangeRefusal> {
+        let (Some(idp_token), Some(actor)) = (request.text("idpToken"), request.text("actor")) else {
+            return Err(ExchangeRefusal::BadRequest(HUMAN_NEEDS));
+        };
+        let session = match request.members.get("sessionGrant") {
+            None => None,
+            Some(grant) => Some(
+                SessionCoordinates::of_grant(grant)
+                    .map_err(|reason| ExchangeRefusal::Refused(reason.to_owned()))?,
+            ),
+        };
+        let transfer_writer = match request.members.get("transferWriter") {
+            None => None,
+            Some(target) => Some(
+                Object::<TransferWriterClaim>::deserialize(target)
+                    .map_err(|_| ExchangeRefusal::Refused(TRANSFER_SHAPE.to_owned()))?
+                    .0,
+            ),
+        };
+        Ok(Self { idp_token, actor, session, transfer_writer })
     }
 }
 
 /// Contract 05 §4.4.
-async fn agent_arm(face: &Face, request: &Request<'_>) -> Result<Exchanged, ExchangeRefusal> {
+async fn agent_arm(
+    face: &Face,
+    request: &Request<'_>,
+    Agent { owner, actor, secret }: Agent<'_>,
+) -> Result<Exchanged, ExchangeRefusal> {
     let exchange = &face.service().exchange;
-    if request.view.is_some() && !request.is_manager_caller() {
-        return Err(ExchangeRefusal::BadRequest(AGENT_VIEW));
-    }
-    let (Some(owner), Some(actor), Some(secret)) =
-        (request.text("owner"), request.text("actor"), request.text("actorToken"))
-    else {
-        return Err(ExchangeRefusal::BadRequest(AGENT_NEEDS));
-    };
-    // A name that nobody can have is answered as one that nobody has (contract 04 §7.8).
-    let (Ok(owner), Ok(actor)) = (DerivedOwner::parse(owner), Actor::parse(actor)) else {
-        return Err(ExchangeRefusal::Refused(AGENT_EXCHANGE_REFUSAL.to_owned()));
-    };
     let grant = exchange.authority.authorize_agent(owner, actor, Zeroizing::new(secret.to_owned())).await?;
     exchange.check_connect_limit(&grant)?;
     let credential_id = exchange.authority.credential(&grant).await?;
@@ -413,25 +478,12 @@ async fn agent_arm(face: &Face, request: &Request<'_>) -> Result<Exchanged, Exch
 }
 
 /// Contract 05 §4.5. The IdP token and the actor's grant are verified before a manager is selected, on both faces.
-async fn human_arm(face: &Face, request: &Request<'_>) -> Result<Exchanged, ExchangeRefusal> {
+async fn human_arm(
+    face: &Face,
+    request: &Request<'_>,
+    Human { idp_token, actor, session, transfer_writer }: Human<'_>,
+) -> Result<Exchanged, ExchangeRefusal> {
     let exchange = &face.service().exchange;
-    let (Some(idp_token), Some(actor)) = (request.text("idpToken"), request.text("actor")) else {
-        return Err(ExchangeRefusal::BadRequest(HUMAN_NEEDS));
-    };
-    let session = match request.members.get("sessionGrant") {
-        None => None,
-        Some(grant) => Some(
-            SessionCoordinates::of_grant(grant)
-                .map_err(|reason| ExchangeRefusal::Refused(reason.to_owned()))?,
-        ),
-    };
-    let transfer_writer = match request.members.get("transferWriter") {
-        None => None,
-        Some(target) => Some(
-            serde_json::from_value::<TransferWriterClaim>(target.clone())
-                .map_err(|_| ExchangeRefusal::Refused(TRANSFER_SHAPE.to_owned()))?,
-        ),
-    };
     let proved = exchange.bridge.prove(idp_token, actor).await?;
     exchange.check_connect_limit(proved.grant())?;
     let entitled = proved.entitle(request.view)?;
@@ -494,6 +546,89 @@ impl Exchange {
                 SelectionRefusal::NotACandidate(reason) | SelectionRefusal::Unavailable(reason) => {
                     ExchangeRefusal::Refused(reason)
                 }
+            },
+        })
+    }
+}
+
+/// The door of the fuzz target: a body up to the first question that somebody else answers.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    use super::*;
+    use crate::http::{loopback::Loopback, public::Public};
+
+    /// A body that passed every check which needs no I/O.
+    #[derive(Debug)]
+    pub struct Passed {
+        /// `actorToken` in the agent arm, `idpToken` in the human one.
+        pub secret: String,
+        /// The actor: parsed in the agent arm, as sent in the human one.
+        pub actor: String,
+        /// The agent arm's owner.
+        pub owner: Option<DerivedOwner>,
+        /// The view's name.
+        pub view: Option<String>,
+        /// The instance that was asked for.
+        pub manager_instance_id: Option<String>,
+        /// `sessionGrant`.
+        pub session: Option<SessionCoordinates>,
+        /// `transferWriter`.
+        pub transfer_writer: Option<TransferWriterClaim>,
+        /// The lifetime that the issuer would be asked for.
+        pub ttl_secs: f64,
+    }
+
+    /// A refusal as the caller would see it.
+    #[derive(Debug, PartialEq, Eq)]
+    pub struct Refused {
+        /// The status.
+        pub status: u16,
+        /// The body.
+        pub body: Vec<u8>,
+        /// Whether it spends a refusal budget.
+        pub counted: bool,
+    }
+
+    /// Reads a body that came to the public face, or to the loopback one.
+    pub fn read(bytes: &[u8], public: bool) -> Result<Passed, Refused> {
+        let policy = if public {
+            Policy::Public(Public::new(false, Bytes::new()))
+        } else {
+            Policy::Loopback(Loopback::new(crate::Capability::mint(&cotal_trust::system::SystemEntropy)))
+        };
+        let refused = |counted: bool, reply: Reply| Refused {
+            status: reply.status.as_u16(),
+            body: reply.body.to_vec(),
+            counted,
+        };
+        let body = body::parse(bytes).map_err(|refusal| refused(false, refusal.into()))?;
+        decide(&body, &policy).map_err(|refusal| refused(refusal.is_counted(), refusal.reply(false)))
+    }
+
+    fn decide(body: &Value, policy: &Policy) -> Result<Passed, ExchangeRefusal> {
+        let request = Request::read(body, policy)?;
+        let view = request.view.map(str::to_owned);
+        let manager_instance_id = request.manager_instance_id.map(str::to_owned);
+        Ok(match Proof::read(&request)? {
+            Proof::Agent(Agent { owner, actor, secret }) => Passed {
+                secret: secret.to_owned(),
+                actor: actor.to_string(),
+                owner: Some(owner),
+                view,
+                manager_instance_id,
+                session: None,
+                transfer_writer: None,
+                ttl_secs: request.ttl_within(AGENT_BEARER_TTL_SECS),
+            },
+            Proof::Human(Human { idp_token, actor, session, transfer_writer }) => Passed {
+                secret: idp_token.to_owned(),
+                actor: actor.to_owned(),
+                owner: None,
+                session,
+                transfer_writer,
+                ttl_secs: request.ttl_within(View::ttl_cap_secs(request.view.and_then(View::from_name))),
+                view,
+                manager_instance_id,
             },
         })
     }

@@ -88,9 +88,12 @@ async fn a_transfer_writer_names_one_closed_target() {
     let answer = rig.exchange(FaceName::Public, &body).await.json();
     assert_eq!(answer["exp"], rig.clock.now_secs().0 + 300);
     assert_eq!(claims(&rig, &answer).act.transfer_writer.as_ref().unwrap().hex.as_str(), "a".repeat(64));
-    for bad in
-        [json!({}), json!("x"), json!({"instanceId": "i".repeat(26), "hex": "a".repeat(64), "more": 1})]
-    {
+    for bad in [
+        json!({}),
+        json!("x"),
+        json!({"instanceId": "i".repeat(26), "hex": "a".repeat(64), "more": 1}),
+        json!(["i".repeat(26), "a".repeat(64)]),
+    ] {
         body["transferWriter"] = bad;
         assert_eq!(rig.exchange(FaceName::Public, &body).await.status, 401);
     }
