@@ -50,7 +50,7 @@ fuzz_target!(|data: &[u8]| {
                     || url.starts_with("http://127.")
                     || url.starts_with("http://[::")
             );
-            assert!(!url.ends_with('/') && !url.contains(['?', '#', '@']) || url.contains("/"));
+            assert!(!url.ends_with('/') && !url.contains(['?', '#']));
             IdpPin::from_url(&url).expect("a normal URL can be pinned");
         }
     }
@@ -61,7 +61,7 @@ fuzz_target!(|data: &[u8]| {
         Ok(verified) => {
             let payload_said = json(payload);
             check_header(&json(&header));
-            check_keys(&json(&keys), json(&header).get("kid"));
+            check_keys(&keys, json(&header).get("kid"));
             check(&payload_said);
             assert_eq!(payload_said["sub"], verified.sub.as_str());
             assert_eq!(verified.exp, UnixSecs(payload_said["exp"].as_f64().unwrap() as u64));
@@ -94,16 +94,18 @@ fn check_header(header: &Value) {
 }
 
 /// The IdP's key is published, and under the token's kid if it names one.
-fn check_keys(jwks: &Value, kid: Option<&Value>) {
+fn check_keys(jwks: &[u8], kid: Option<&Value>) {
+    // A reader skips what it does not know; a number beyond a double, say, is no value to look into.
+    let Ok(jwks) = serde_json::from_slice::<Value>(jwks) else { return };
     assert!(jwks.is_object());
     let keys = jwks["keys"].as_array().expect("a key set is a list");
-    let fitting = keys.iter().filter(|key| {
+    let fits = keys.iter().any(|key| {
         key["x"] == PUBLIC[0].as_str()
             && key["kty"] == "OKP"
             && key["crv"] == "Ed25519"
             && key.get("kid") == kid.or(key.get("kid"))
     });
-    assert_eq!(fitting.count(), 1, "none, or more than one key fits");
+    assert!(fits, "the IdP's key is not in the key set");
 }
 
 fn check(payload: &Value) {

@@ -28,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(stored["owner"], row.owner.as_str());
         assert_eq!(stored["actor"], row.actor.as_str());
         assert_eq!(stored["scope"], serde_json::json!(row.scope));
-        assert_eq!(stored["grantedAt"], row.granted_at);
+        assert_eq!(stored.get("grantedAt").cloned(), row.granted_at.clone().map(serde_json::Value::from));
         assert_eq!(row.key(), row.principal().to_string());
         assert_eq!(row.token_hash.is_some(), kind == RowKind::ManagedAgent);
 
@@ -41,12 +41,13 @@ fuzz_target!(|data: &[u8]| {
         }
 
         if let Some(hash) = &row.token_hash {
-            let elsewhere =
-                [&row.role, &row.parent, &row.label, &row.lifecycle_uid, &Some(row.granted_at.clone())]
-                    .into_iter()
-                    .flatten()
-                    .chain([&row.scope, &row.allow_subscribe, &row.allow_publish].into_iter().flatten())
-                    .any(|text| text.contains(hash.as_str()));
+            let elsewhere = [&row.role, &row.parent, &row.label, &row.lifecycle_uid, &row.granted_at]
+                .into_iter()
+                .flatten()
+                .chain([&row.scope, &row.allow_subscribe, &row.allow_publish].into_iter().flatten())
+                .map(String::as_str)
+                .chain([row.actor.as_str()])
+                .any(|text| text.contains(hash.as_str()));
             assert!(
                 elsewhere || !format!("{row:?}").contains(hash.as_str()),
                 "Debug shows an agent secret's hash"

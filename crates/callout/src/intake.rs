@@ -6,7 +6,7 @@ use cotal_trust::{
     jwt::{self, CalloutRequest},
     xkey::Sealer,
 };
-use cotal_wire::{Curve, Nkey, NkeyRole, Server, User};
+use cotal_wire::{Curve, Nkey, NkeyRole, Object, Server, User, object};
 use serde::Deserialize;
 
 /// The header that carries the server's curve key (contract 04 §8.3).
@@ -78,10 +78,12 @@ pub fn open(
 pub fn peek_host(sealer: &Sealer, header: Option<&str>, payload: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Claims {
+        #[serde(deserialize_with = "object::read")]
         nats: Nats,
     }
     #[derive(Deserialize)]
     struct Nats {
+        #[serde(deserialize_with = "object::read")]
         client_info: ClientInfo,
     }
     #[derive(Deserialize)]
@@ -93,7 +95,7 @@ pub fn peek_host(sealer: &Sealer, header: Option<&str>, payload: &[u8]) -> Optio
     let claims = plain.split(|byte| *byte == b'.').nth(1)?;
     // It repeats the bearer.
     let claims = Zeroizing::new(URL_SAFE_NO_PAD.decode(claims).ok()?);
-    let claims: Claims = serde_json::from_slice(&claims).ok()?;
+    let Object(claims): Object<Claims> = serde_json::from_slice(&claims).ok()?;
     Some(claims.nats.client_info.host)
 }
 
@@ -204,7 +206,9 @@ mod tests {
         assert_eq!(peek_host(&sealer, Some(&key), &sealed).as_deref(), Some("127.0.0.1"));
         assert!(open(&sealer, Some(&key), &sealed, None).is_err());
         assert_eq!(peek_host(&sealer, None, &sealed), None);
-        for nothing in ["", "a", "a.b.c", "..", "e30.e30.e30"] {
+        // The last one's claims are arrays of the members in order.
+        let arrays = format!("e30.{}.e30", URL_SAFE_NO_PAD.encode(r#"[[["127.0.0.1"]]]"#));
+        for nothing in ["", "a", "a.b.c", "..", "e30.e30.e30", &arrays] {
             assert_eq!(peek_host(&sealer, Some(&key), &seal(nothing)), None, "{nothing}");
         }
     }
