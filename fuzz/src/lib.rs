@@ -4,6 +4,8 @@
 //! such a value; the fuzzer mutates what is around the marks, and the target signs the result where a signature is
 //! due.
 
+use std::sync::LazyLock;
+
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use cotal_wire::{Entropy, UnixSecs};
 use ed25519_dalek::{Signer, SigningKey};
@@ -69,9 +71,11 @@ pub fn jws(header: &[u8], payload: &[u8], sign: impl FnOnce(&[u8]) -> [u8; 64]) 
     token
 }
 
-/// An Ed25519 key of JOSE, from one byte.
-pub fn signing_key(byte: u8) -> SigningKey {
-    SigningKey::from_bytes(&[byte; 32])
+/// Three keys of JOSE that never change. Deriving one costs more than most inputs do.
+pub fn signing_key(which: usize) -> &'static SigningKey {
+    static KEYS: LazyLock<[SigningKey; 3]> =
+        LazyLock::new(|| [7, 8, 9].map(|byte| SigningKey::from_bytes(&[byte; 32])));
+    &KEYS[which]
 }
 
 /// Signs with it.
