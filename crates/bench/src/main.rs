@@ -153,6 +153,11 @@ async fn beyond(
     let beside = closed_loop(addr, &ticket(people.bearers(space)?), 8, 1500).await?;
     let flood = flood.await??;
 
+    progress("crowd: three times as many at once as the widest run");
+    let width = 3 * IN_FLIGHT[IN_FLIGHT.len() - 1];
+    let crowd =
+        Run::new("service", width, closed_loop(addr, &ticket(people.bearers(space)?), width, 12_000).await?);
+
     progress("storm: three times the best rate for 30 s");
     let lasting = Duration::from_secs(30);
     let before = service.outcomes()?;
@@ -166,6 +171,8 @@ async fn beyond(
         flood_refused: flood.refused,
         flood_verified_refused: beside.refused,
         flood_verified_rate_ratio: beside.per_s / alone.per_s,
+        crowd_kept_ratio: crowd.per_s / best,
+        crowd,
         storm: Storm {
             offered_per_s: best * 3.0,
             offered: stormy.total,

@@ -58,6 +58,8 @@ pub(crate) struct Extra {
     pub(crate) flood_refused: usize,
     pub(crate) flood_verified_refused: usize,
     pub(crate) flood_verified_rate_ratio: f64,
+    pub(crate) crowd: Run,
+    pub(crate) crowd_kept_ratio: f64,
     pub(crate) storm: Storm,
 }
 
