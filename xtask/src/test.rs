@@ -24,18 +24,13 @@ const MINTED: &str = "minted";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     // A broker of one's own stands for every pinned one.
-    let own = std::env::var_os(nats_server::OWN_BINARY).map(PathBuf::from);
-    let brokers: Vec<(String, PathBuf)> = match own {
-        Some(own) => vec![(own.display().to_string(), own)],
-        None => {
-            nats_server::versions(true).into_iter().map(|v| (v.clone(), nats_server::binary(&v))).collect()
-        }
+    let brokers: Vec<(String, PathBuf)> = if let Some(own) = std::env::var_os(nats_server::OWN_BINARY) {
+        vec![(own.display().to_string(), own.into())]
+    } else {
+        let versions = nats_server::versions(true);
+        versions.iter().try_for_each(|version| nats_server::ensure(version.as_str()))?;
+        versions.into_iter().map(|version| (version.clone(), nats_server::binary(&version))).collect()
     };
-    if std::env::var_os(nats_server::OWN_BINARY).is_none() {
-        for (version, _) in &brokers {
-            nats_server::ensure(version)?;
-        }
-    }
     let witnesses = witnesses::ensure()?;
     if !arguments.only_tests {
         lint()?;
