@@ -1,6 +1,16 @@
 //! A stop after the nth durable write, for tests that resume what was cut off. Compiled for tests only.
+//!
+//! Two kinds: [`Failpoint`] holds a writer inside one process, and [`landed`] kills the whole process, for tests that
+//! run the real binary.
 
-use std::sync::Arc;
+use std::{
+    io::Write as _,
+    path::PathBuf,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use cotal_broker::kv::WriteOutcome;
 use parking_lot::Mutex;
@@ -92,5 +102,28 @@ impl Failpoint {
             self.released.notified().await;
         }
         outcome
+    }
+}
+
+/// Names the file that arms [`landed`].
+pub const KILL_FILE: &str = "COTAL_FAILPOINT_FILE";
+
+/// Called after every durable write that landed. While the file that [`KILL_FILE`] names exists, the key is appended to
+/// `<file>.journal`, and the process kills itself after as many writes as the file says (`0`: never).
+///
+/// SIGKILL and not an exit: nothing is flushed, closed or unwound, as when the power goes.
+pub fn landed(key: &str) {
+    static ARMED_BY: OnceLock<Option<PathBuf>> = OnceLock::new();
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let Some(file) = ARMED_BY.get_or_init(|| std::env::var_os(KILL_FILE).map(PathBuf::from)) else { return };
+    let Ok(text) = std::fs::read_to_string(file) else { return };
+    let mut journal = file.clone().into_os_string();
+    journal.push(".journal");
+    if let Ok(mut journal) = std::fs::OpenOptions::new().create(true).append(true).open(journal) {
+        let _ = writeln!(journal, "{key}");
+    }
+    let nth = COUNT.fetch_add(1, Ordering::SeqCst) + 1;
+    if text.trim().parse() == Ok(nth) {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }
 }

@@ -6,8 +6,12 @@
 //! conditional write that may follow. Barriers, eviction and the plane claim are not here yet.
 
 pub mod activation;
+pub mod claim_oracle;
 pub mod connect_reader;
 pub mod credential;
+pub mod delivery_admin;
+pub mod drain;
+pub mod evict;
 #[cfg(any(test, feature = "failpoints"))]
 pub mod failpoint;
 mod fence;
@@ -17,7 +21,9 @@ pub mod issuance;
 mod issuance_memory;
 pub mod plane;
 mod prune_timer;
+pub mod retirement;
 pub mod root_credential;
+pub mod scanner;
 mod store;
 pub mod stores;
 

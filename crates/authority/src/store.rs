@@ -55,6 +55,9 @@ impl Store {
 
     #[cfg(any(test, feature = "failpoints"))]
     async fn written(&self, key: &str, outcome: WriteOutcome) -> WriteOutcome {
+        if matches!(outcome, WriteOutcome::Written(_)) {
+            crate::failpoint::landed(key);
+        }
         match self.failpoint.get() {
             Some(failpoint) => failpoint.after(key, outcome).await,
             None => outcome,
