@@ -6,6 +6,7 @@
 use std::{fmt, marker::PhantomData, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use sha2::{Digest, Sha256};
 
 use crate::time::Entropy;
 
@@ -294,6 +295,23 @@ impl OpId {
     pub fn mint(entropy: &dyn Entropy) -> Self {
         Self(mint_lifecycle_token(entropy).into())
     }
+
+    /// The one operation that retires a managed lifecycle, from whichever entry point (contract 02 §3.11).
+    pub fn managed_retirement(uid: &LifecycleUid) -> Self {
+        Self::derived("retire", uid)
+    }
+
+    /// The operation that retires an interactive lifecycle (contract 05 §7.1).
+    pub fn interactive_retirement(uid: &LifecycleUid) -> Self {
+        Self::derived("interactive-retire", uid)
+    }
+
+    /// The first 26 hex characters of SHA-256 over `<what>:<uid>`.
+    fn derived(what: &str, uid: &LifecycleUid) -> Self {
+        let digest =
+            Sha256::new().chain_update(what).chain_update(b":").chain_update(uid.as_str()).finalize();
+        Self(hex::encode(&digest[..13]).into())
+    }
 }
 
 impl InstanceId {
@@ -530,6 +548,25 @@ mod tests {
     }
 
     const A: &str = "u_aaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+    #[test]
+    fn a_lifecycle_has_one_retirement_of_each_kind() {
+        let (a, b) = ("aaaaaaaaaaaaaaaaaaaaaaaaaa", "0123456789abcdefghijklmnop");
+        for (of, op) in [
+            (
+                OpId::managed_retirement as fn(&LifecycleUid) -> OpId,
+                [(a, "b5beb5e4f583874a2f0947bbbd"), (b, "d3f3c8ed3afd05990f61fed5f6")],
+            ),
+            (
+                OpId::interactive_retirement,
+                [(a, "3db697133b35dc8a7e289dc92c"), (b, "c536aae2013db0f572652f0cd6")],
+            ),
+        ] {
+            for (uid, want) in op {
+                assert_eq!(of(&LifecycleUid::parse(uid).unwrap()).as_str(), want);
+            }
+        }
+    }
 
     #[test]
     fn sanitising_replaces_per_character_and_never_collapses() {
