@@ -12,6 +12,7 @@ pub mod provision;
 pub mod servers;
 mod session;
 pub mod shape;
+pub mod stream;
 mod streams;
 
 pub use connection::{Connection, ConnectionState, ConnectionTuple, Message, Subscription};

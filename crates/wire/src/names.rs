@@ -374,6 +374,10 @@ impl InfraRole {
     pub const AUTH_PRINCIPAL_ORACLE: Self = Self("auth-principal-oracle");
     /// The remote manager issuer.
     pub const REMOTE_MANAGER_ISSUER: Self = Self("remote-manager-issuer");
+    /// Ends the credential pair of one session.
+    pub const SESSION_PAIR: Self = Self("session-pair");
+    /// Revokes one capability handle.
+    pub const HANDLE_REVOCATION: Self = Self("handle-revocation");
     /// Creates a space's resources.
     pub const PROVISIONER: Self = Self("provisioner");
     /// The read-only readiness probe.

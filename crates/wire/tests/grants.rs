@@ -7,12 +7,12 @@
 use std::{fs, path::PathBuf};
 
 use cotal_wire::{
-    Actor, ChannelPattern, ConnId, DerivedOwner, Generation, InstanceId, LifecycleUid, Permissions,
-    Principal, Role, Rules, SessionEndpoint, SessionId, Sha256Hex, SpaceToken, View,
+    Actor, ChannelPattern, ConnId, DerivedOwner, Generation, InstanceId, KeySegment, LifecycleUid,
+    Permissions, Principal, Role, Rules, SessionEndpoint, SessionId, Sha256Hex, SpaceToken, View,
     claims::{Act, SessionClaim, TransferWriterClaim},
     grants::{
-        AgentGrants, Capabilities, ConnectPrincipal, GrantError, InstrumentTier, Issued, Profile, infra,
-        permissions,
+        AgentGrants, Capabilities, ConnectPrincipal, GrantError, InstrumentTier, Issued, Profile, barriers,
+        infra, permissions,
     },
     subject_matches,
     time::UnixSecs,
@@ -36,6 +36,14 @@ fn who() -> ConnectPrincipal {
         conn_id: conn(),
         lifecycle_uid: Some(LifecycleUid::parse("uuuuuuuuuuuuuuuuuuuuuuuuuu").unwrap()),
     }
+}
+
+fn session() -> SessionId {
+    SessionId::parse(&"s".repeat(22)).unwrap()
+}
+
+fn segment() -> KeySegment {
+    KeySegment::parse("k1").unwrap()
 }
 
 fn instance() -> InstanceId {
@@ -98,7 +106,7 @@ fn profiles() -> Vec<(&'static str, Profile)> {
             "session-caller",
             Profile::SessionCaller {
                 endpoint: SessionEndpoint::parse("manager").unwrap(),
-                session: SessionId::parse(&"s".repeat(22)).unwrap(),
+                session: session(),
                 epoch: 3,
             },
         ),
@@ -125,6 +133,11 @@ fn templates() -> Vec<(&'static str, Permissions)> {
         ("infra-ledger-scanner", infra::ledger_scanner(&space(), &conn())),
         ("infra-records-scanner", infra::records_scanner(&space(), &conn())),
         ("infra-provisioner", infra::provisioner(&space(), &conn())),
+        ("barriers-session-pair", barriers::session_pair(&space(), &session(), &conn())),
+        (
+            "barriers-handle-revocation",
+            barriers::handle_revocation(&space(), &segment(), &segment(), &conn()),
+        ),
     ]);
     all
 }

@@ -12,8 +12,8 @@ use cotal_wire::{
     envelope::{EndpointReply, EndpointRequest},
     pattern_covers,
     rows::{
-        AgentGate, BySource, CredentialKey, CredentialRow, GateOp, GateState, HeadStep, Intent,
-        LifecycleHead, NatkeyRow, OpKind, SourceGate, SourceMember, UidReservation,
+        AgentGate, BySource, CredentialKey, CredentialRow, FrontierRecord, GateOp, GateState, HeadStep,
+        Intent, LifecycleHead, NatkeyRow, OpKind, SessionRow, SourceGate, SourceMember, UidReservation,
     },
     subject::{MessageSubject, Subjects, channel_path},
     token::Owner,
@@ -221,6 +221,7 @@ proptest! {
         let uid = LifecycleUid::parse(&"a".repeat(26)).unwrap();
         let key = format!("cred.{uid}.c");
         let seg = "k".parse().unwrap();
+        let session = SessionId::parse(&"s".repeat(22)).unwrap();
         for bytes in [bytes, value.to_string().into_bytes()] {
             let refusals = [
                 LifecycleHead::parse(&principal, &bytes).err(),
@@ -231,6 +232,8 @@ proptest! {
                 NatkeyRow::parse("natkey.U", &bytes).err(),
                 Intent::parse(&names, &bytes).err(),
                 UidReservation::parse(&bytes).err(),
+                FrontierRecord::parse(&bytes).err(),
+                SessionRow::parse(&session, &bytes).err(),
             ];
             for refusal in refusals {
                 prop_assert_eq!(refusal.unwrap().code, EpCode::Internal);

@@ -5,6 +5,7 @@
 //! its pins; connections that the service opens for itself are built by [`infra`].
 
 mod agent;
+pub mod barriers;
 mod endpoint_rows;
 pub mod infra;
 mod maintenance;

@@ -59,7 +59,7 @@ impl fmt::Display for OpKind {
 }
 
 /// The operation that holds a gate. Its id is an identifier, never a capability.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GateOp {
     op_id: OpId,
@@ -121,7 +121,7 @@ impl GateOp {
 }
 
 /// Whether credentials may be minted behind a gate.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum GateState {
     /// Minting is allowed.
     Open,
@@ -151,7 +151,7 @@ impl GateState {
 }
 
 /// The issuance gate of one incarnation. An impossible one cannot be built.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AgentGate {
     lifecycle_uid: LifecycleUid,
     state: GateState,

@@ -22,7 +22,7 @@ const MEMBERS: [&str; 9] = [
 ];
 
 /// Where an incarnation stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HeadState {
     /// The current incarnation: the only state that yields a mapping or an epoch.
     Active,
@@ -44,7 +44,7 @@ impl HeadState {
 }
 
 /// One alias's head. Its mapping revision is the store's revision of the key, never a member.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LifecycleHead {
     principal: Principal,
     lifecycle_uid: LifecycleUid,

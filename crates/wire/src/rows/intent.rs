@@ -16,7 +16,7 @@ use crate::{
 const WHAT: &str = "operation intent";
 
 /// What a takeover set out to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TakeoverIntent {
     /// The incarnation.
     pub lifecycle_uid: LifecycleUid,
@@ -29,7 +29,7 @@ pub struct TakeoverIntent {
 }
 
 /// What a retirement set out to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RetirementIntent {
     /// The incarnation.
     pub lifecycle_uid: LifecycleUid,
@@ -42,7 +42,7 @@ pub struct RetirementIntent {
 }
 
 /// The durable intent of a barrier. Never deleted while the operation can be resumed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Intent {
     /// A takeover.
     Takeover(TakeoverIntent),

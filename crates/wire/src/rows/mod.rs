@@ -10,19 +10,23 @@
 mod blocked;
 mod closed;
 mod credential;
+mod frontier;
 mod gate;
 mod head;
 mod intent;
 mod natkey;
+mod session;
 mod source;
 mod uid;
 
 pub use crate::error::detail::LIFECYCLE_BLOCKED;
 pub(crate) use closed::{compact, safe_uint};
 pub use credential::{CredentialFamily, CredentialKey, CredentialRow, CredentialState};
+pub use frontier::FrontierRecord;
 pub use gate::{AgentGate, GateOp, GateState, OpKind};
 pub use head::{HeadState, HeadStep, LifecycleHead};
 pub use intent::{Intent, IntentHeader, RetirementIntent, TakeoverIntent};
 pub use natkey::NatkeyRow;
+pub use session::{SessionParty, SessionRow, SessionState};
 pub use source::{BySource, SourceGate, SourceMember};
 pub use uid::UidReservation;
