@@ -10,6 +10,7 @@ use bytes::Bytes;
 use cotal_broker::{
     Connection,
     kv::{Bucket, LeaderRead, WriteOutcome},
+    stream::last_sequence,
 };
 use cotal_wire::{EpCode, Revision};
 use support::{fixture, only};
@@ -232,4 +233,16 @@ async fn keys_beyond_one_page_are_all_listed() {
     // The last is acknowledged when all before it are stored.
     written(bucket.create("last", Bytes::new()).await);
     assert_eq!(bucket.keys("natkey.>").await.unwrap().len(), KEYS);
+}
+
+#[tokio::test]
+async fn a_streams_last_sequence_counts_every_message_and_an_absent_stream_has_none() {
+    let f = fixture().await;
+    let (connection, bucket) = f.bucket("b").await;
+    assert_eq!(last_sequence(&connection, "KV_b").await.unwrap(), Revision(0));
+    let first = written(bucket.create("gate.x", "1".into()).await);
+    let second = written(bucket.put_pinned("gate.x", "2".into(), first).await);
+    assert_eq!(last_sequence(&connection, "KV_b").await.unwrap(), second);
+    let absent = last_sequence(&connection, "KV_none").await.unwrap_err();
+    assert_eq!(absent.code, EpCode::FailedPrecondition);
 }

@@ -221,7 +221,7 @@ proptest! {
         let uid = LifecycleUid::parse(&"a".repeat(26)).unwrap();
         let key = format!("cred.{uid}.c");
         let seg = "k".parse().unwrap();
-        let session = SessionId::parse(&"s".repeat(22)).unwrap();
+        let session = cotal_wire::SessionId::parse(&"s".repeat(22)).unwrap();
         for bytes in [bytes, value.to_string().into_bytes()] {
             let refusals = [
                 LifecycleHead::parse(&principal, &bytes).err(),
