@@ -29,13 +29,17 @@ use cotal_workspace::root::Root;
 use crate::{
     loadgen::{Ticket, closed_loop, open_loop},
     population::Population,
-    report::{Extra, Report, Run, Storm},
+    report::{Extra, Flood, Report, Run, Storm},
     service::{Bare, Service},
 };
 
 const SPACE: &str = "bench";
-/// How much more of a flood is offered than is refused when it comes alone.
-const FLOOD_TIMES: f64 = 2.0;
+/// Strengths of a flood, as multiples of what is refused when it comes alone: half of the machine, and two of them.
+const FLOOD_TIMES: [f64; 2] = [0.5, 2.0];
+const STORM_TIMES: f64 = 3.0;
+const STORM_LASTS: Duration = Duration::from_secs(30);
+/// A broker's own bound in a storm: about what it can authenticate within half of its two seconds.
+const STORM_CONNECTIONS: u64 = 384;
 const IN_FLIGHT: [usize; 4] = [1, 16, 64, 256];
 
 #[derive(Parser)]
@@ -147,11 +151,24 @@ async fn beyond(
     let garbage = ticket(people.forged_bearers(space)?);
     let (began, refused) = (Instant::now(), closed_loop(addr, &garbage, 64, 3000).await?.refused);
     #[allow(clippy::cast_precision_loss, reason = "a count of connects")]
-    let flood_per_s = FLOOD_TIMES * refused as f64 / began.elapsed().as_secs_f64();
-    let flood =
-        tokio::spawn(async move { open_loop(addr, &garbage, flood_per_s, Duration::from_secs(8)).await });
-    let beside = closed_loop(addr, &ticket(people.bearers(space)?), 8, 1500).await?;
-    let flood = flood.await??;
+    let refusable_per_s = refused as f64 / began.elapsed().as_secs_f64();
+    let mut floods = Vec::new();
+    for times in FLOOD_TIMES {
+        let (garbage, offered_per_s) = (garbage.clone(), refusable_per_s * times);
+        let flood =
+            tokio::spawn(
+                async move { open_loop(addr, &garbage, offered_per_s, Duration::from_secs(8)).await },
+            );
+        let beside = closed_loop(addr, &ticket(people.bearers(space)?), 8, 1500).await?;
+        floods.push(Flood {
+            times,
+            offered_per_s,
+            refused: flood.await??.refused,
+            verified_total: beside.total,
+            verified_refused: beside.refused,
+            verified_rate_ratio: beside.per_s / alone.per_s,
+        });
+    }
 
     progress("crowd: three times as many at once as the widest run");
     let width = 3 * IN_FLIGHT[IN_FLIGHT.len() - 1];
@@ -159,32 +176,49 @@ async fn beyond(
         Run::new("service", width, closed_loop(addr, &ticket(people.bearers(space)?), width, 12_000).await?);
 
     progress("storm: three times the best rate for 30 s");
-    let lasting = Duration::from_secs(30);
-    let before = service.outcomes()?;
-    let stormy = open_loop(addr, &ticket(people.bearers(space)?), best * 3.0, lasting).await?;
-    let after = service.outcomes()?;
-    let first = closed_loop(addr, &ticket(people.bearers(space)?), 1, 50).await?;
+    let unbounded = storm(space, service, people, addr, sentinel, best, None).await?;
+    progress("storm: the same, at a broker with a bound of its own");
+    space.server.reload_with_line(&format!("max_connections: {STORM_CONNECTIONS}")).await;
+    let bounded = storm(space, service, people, addr, sentinel, best, Some(STORM_CONNECTIONS)).await?;
     Ok(Extra {
         service_rss_kib_after_all: service.rss_kib()?,
         ledger_100k_rate_ratio: large.per_s / small.per_s,
-        flood_offered_per_s: flood_per_s,
-        flood_refused: flood.refused,
-        flood_verified_refused: beside.refused,
-        flood_verified_rate_ratio: beside.per_s / alone.per_s,
+        floods,
         crowd_kept_ratio: crowd.per_s / best,
         crowd,
-        storm: Storm {
-            offered_per_s: best * 3.0,
-            offered: stormy.total,
-            connected_per_s: stormy.per_s,
-            best_per_s: best,
-            kept_ratio: stormy.per_s / best,
-            minted: after.minted - before.minted,
-            shed: after.shed - before.shed,
-            timeout: after.timeout - before.timeout,
-            denied: after.denied - before.denied,
-            p50_after_ms: first.p50_ms,
-        },
+        storm: bounded,
+        storm_at_unbounded_broker: unbounded,
+    })
+}
+
+/// Three times the best rate for 30 s, then the first answers after it.
+async fn storm(
+    space: &TestSpace,
+    service: &Service,
+    people: &mut Population,
+    addr: SocketAddr,
+    sentinel: &Creds,
+    best: f64,
+    broker_max_connections: Option<u64>,
+) -> Result<Storm> {
+    let ticket = |bearers| Arc::new(Ticket { creds: sentinel.clone(), bearers });
+    let before = service.outcomes()?;
+    let offered_per_s = best * STORM_TIMES;
+    let stormy = open_loop(addr, &ticket(people.bearers(space)?), offered_per_s, STORM_LASTS).await?;
+    let after = service.outcomes()?;
+    let first = closed_loop(addr, &ticket(people.bearers(space)?), 1, 50).await?;
+    Ok(Storm {
+        broker_max_connections,
+        offered_per_s,
+        offered: stormy.total,
+        connected_per_s: stormy.per_s,
+        best_per_s: best,
+        kept_ratio: stormy.per_s / best,
+        minted: after.minted - before.minted,
+        shed: after.shed - before.shed,
+        timeout: after.timeout - before.timeout,
+        denied: after.denied - before.denied,
+        p50_after_ms: first.p50_ms,
     })
 }
 

@@ -34,9 +34,23 @@ impl Run {
     }
 }
 
+/// Bearers that nobody can verify, beside people whose bearers can be.
+#[derive(Debug, Serialize)]
+pub(crate) struct Flood {
+    /// As a multiple of what is refused when the flood comes alone.
+    pub(crate) times: f64,
+    pub(crate) offered_per_s: f64,
+    pub(crate) refused: usize,
+    pub(crate) verified_total: usize,
+    pub(crate) verified_refused: usize,
+    pub(crate) verified_rate_ratio: f64,
+}
+
 /// Offered more than can be served.
 #[derive(Debug, Serialize)]
 pub(crate) struct Storm {
+    /// `max_connections` of the broker; `None` is its default.
+    pub(crate) broker_max_connections: Option<u64>,
     pub(crate) offered_per_s: f64,
     pub(crate) offered: usize,
     pub(crate) connected_per_s: f64,
@@ -54,13 +68,11 @@ pub(crate) struct Storm {
 pub(crate) struct Extra {
     pub(crate) service_rss_kib_after_all: u64,
     pub(crate) ledger_100k_rate_ratio: f64,
-    pub(crate) flood_offered_per_s: f64,
-    pub(crate) flood_refused: usize,
-    pub(crate) flood_verified_refused: usize,
-    pub(crate) flood_verified_rate_ratio: f64,
+    pub(crate) floods: Vec<Flood>,
     pub(crate) crowd: Run,
     pub(crate) crowd_kept_ratio: f64,
     pub(crate) storm: Storm,
+    pub(crate) storm_at_unbounded_broker: Storm,
 }
 
 /// The whole report.

@@ -166,6 +166,22 @@ impl NatsServer {
         self.signal(Signal::HUP);
     }
 
+    /// Adds a line to its configuration and lets it read that; returns when it has.
+    #[allow(clippy::expect_used, reason = "a test whose broker is not as it says proves nothing")]
+    pub async fn reload_with_line(&self, line: &str) {
+        let path = self.dir.path().join("nats.conf");
+        let config = fs::read_to_string(&path).expect("read the broker's configuration");
+        fs::write(&path, format!("{config}\n{line}\n")).expect("write the broker's configuration");
+        let reloads = |log: &str| log.matches("Reloaded server configuration").count();
+        let before = reloads(&self.log());
+        self.reload();
+        let deadline = Instant::now() + START_TIMEOUT;
+        while reloads(&self.log()) == before {
+            assert!(Instant::now() < deadline, "the broker did not take {line:?}:\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     #[allow(clippy::expect_used, reason = "a test whose signal is not delivered proves nothing")]
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("signal nats-server");

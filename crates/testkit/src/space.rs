@@ -9,7 +9,7 @@ use cotal_trust::{
 };
 use cotal_wire::{Clock, Space};
 use cotal_workspace::{
-    broker_config::{self, BrokerConfig},
+    broker_config::{self, BrokerConfig, BrokerPolicy},
     material::{self, UserAuthMaterial},
     root::Root,
     secret_store::FsSecretStore,
@@ -43,19 +43,19 @@ pub struct TestSpace {
 impl TestSpace {
     /// A fresh space named `name`, pinned to `idp_url`. Streams are NOT provisioned (use `cotal_broker::provision`).
     pub async fn start(name: &str, idp_url: &str) -> Self {
-        Self::start_with_auth_timeout(name, idp_url, None).await
+        Self::start_with_policy(name, idp_url, BrokerPolicy::default()).await
     }
 
-    /// As [`Self::start`], with the broker's own limit on one authentication in whole seconds (2 unless said).
+    /// As [`Self::start`], with bounds of the broker's own.
     #[allow(clippy::panic, reason = "a test without its space cannot go on")]
-    pub async fn start_with_auth_timeout(name: &str, idp_url: &str, auth_timeout_secs: Option<u64>) -> Self {
-        match Self::try_start(name, idp_url, auth_timeout_secs).await {
+    pub async fn start_with_policy(name: &str, idp_url: &str, policy: BrokerPolicy) -> Self {
+        match Self::try_start(name, idp_url, policy).await {
             Ok(space) => space,
             Err(error) => panic!("the test space {name} did not start: {error:#}"),
         }
     }
 
-    async fn try_start(name: &str, idp_url: &str, auth_timeout_secs: Option<u64>) -> Result<Self> {
+    async fn try_start(name: &str, idp_url: &str, policy: BrokerPolicy) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("cotal-space-").tempdir()?;
         let (space, root) = (Space::parse(name)?, Root::at(dir.path()));
         let now = SystemClock.now_secs();
@@ -87,7 +87,7 @@ impl TestSpace {
                 max_file_store: None,
                 tls: None,
                 websocket: None,
-                auth_timeout_secs,
+                policy,
                 trust: &trust,
                 spaces: std::slice::from_ref(&account),
                 extra_accounts: &[(material.callout.account.public().clone(), material.callout.jwt.clone())],
@@ -125,7 +125,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_sentinel_alone_is_refused_while_nobody_serves_the_callout() {
-        let test = TestSpace::start_with_auth_timeout("main", "http://127.0.0.1:1", Some(1)).await;
+        let test = TestSpace::start_with_policy(
+            "main",
+            "http://127.0.0.1:1",
+            BrokerPolicy { auth_timeout_secs: Some(1), ..BrokerPolicy::default() },
+        )
+        .await;
         let creds = test.material.callout.sentinel_creds.to_string();
         let (_, outcome) = RawClient::connect(&test.server.url(), Some(&creds), Some("x"), None).await;
         assert!(matches!(outcome, ConnectOutcome::Refused(_)), "{outcome:?}");

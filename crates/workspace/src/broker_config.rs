@@ -22,6 +22,8 @@ pub const DEFAULT_HOST: &str = "127.0.0.1";
 pub const DEFAULT_PORT: u16 = 4222;
 /// Longest `authorization { timeout }` that is rendered, in seconds: an hour is a mistyped unit.
 pub const MAX_AUTH_TIMEOUT_SECS: u64 = 3_600;
+/// The `max_connections` that are rendered: below them a space's own daemons could be locked out.
+pub const MAX_CONNECTIONS: std::ops::RangeInclusive<u64> = 64..=1_000_000;
 
 /// What the text is rendered from.
 pub struct BrokerConfig<'a> {
@@ -37,14 +39,26 @@ pub struct BrokerConfig<'a> {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Websocket host and port.
     pub websocket: Option<(&'a str, u16)>,
-    /// `authorization { timeout }`, in whole seconds.
-    pub auth_timeout_secs: Option<u64>,
+    /// The bounds that an operator chose.
+    pub policy: BrokerPolicy,
     /// Operator and system account.
     pub trust: &'a BrokerTrust,
     /// The spaces' data accounts, at least one.
     pub spaces: &'a [SpaceAccount],
     /// Callout accounts: public key and JWT.
     pub extra_accounts: &'a [(Nkey<Account>, String)],
+}
+
+/// Bounds of a broker that an operator may choose; each that is absent is the broker's own default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BrokerPolicy {
+    /// `authorization { timeout }`, in whole seconds; the broker's default is 2.
+    pub auth_timeout_secs: Option<u64>,
+    /// `max_connections`: live and half-open ones together; the broker's default is 65,536.
+    ///
+    /// What comes beyond it is refused at accept, before anything is verified. It is the only bound that holds when
+    /// connects are offered faster than the broker itself can authenticate.
+    pub max_connections: Option<u64>,
 }
 
 /// A configuration that is refused.
@@ -65,6 +79,9 @@ pub fn render(config: &BrokerConfig<'_>) -> Result<String, BrokerConfigError> {
     line(format_args!("host: {}", host(config.host)?));
     line(format_args!("port: {}", port(config.port)?));
     line(format_args!("max_control_line: {MAX_CONTROL_LINE}"));
+    if let Some(most) = config.policy.max_connections {
+        line(format_args!("max_connections: {}", max_connections(most)?));
+    }
     if let Some((cert, key)) = &config.tls {
         line(format_args!("tls {{\n  cert_file: {}\n  key_file: {}\n}}", quoted(cert)?, quoted(key)?));
     }
@@ -80,7 +97,7 @@ pub fn render(config: &BrokerConfig<'_>) -> Result<String, BrokerConfigError> {
             port(ws_port)?
         ));
     }
-    if let Some(seconds) = config.auth_timeout_secs {
+    if let Some(seconds) = config.policy.auth_timeout_secs {
         line(format_args!("authorization {{\n  timeout: {}\n}}", auth_timeout(seconds)?));
     }
     line(format_args!("operator: {}", config.trust.operator_jwt));
@@ -162,6 +179,19 @@ fn port(port: u16) -> Result<u16, BrokerConfigError> {
     }
 }
 
+/// The service's own connections, the delivery daemon's and an operator's must always find room.
+fn max_connections(most: u64) -> Result<u64, BrokerConfigError> {
+    if MAX_CONNECTIONS.contains(&most) {
+        Ok(most)
+    } else {
+        Err(BrokerConfigError(format!(
+            "max_connections is {} to {}",
+            MAX_CONNECTIONS.start(),
+            MAX_CONNECTIONS.end()
+        )))
+    }
+}
+
 fn auth_timeout(seconds: u64) -> Result<u64, BrokerConfigError> {
     if (1..=MAX_AUTH_TIMEOUT_SECS).contains(&seconds) {
         Ok(seconds)
@@ -193,6 +223,7 @@ mod tests {
     use super::*;
 
     const NOW: UnixSecs = UnixSecs(1_767_225_600);
+    const POLICY: BrokerPolicy = BrokerPolicy { auth_timeout_secs: None, max_connections: None };
 
     fn broker() -> BrokerTrust {
         BrokerTrust::create("main", &SystemEntropy, NOW)
@@ -210,7 +241,7 @@ mod tests {
             max_file_store: None,
             tls: None,
             websocket: None,
-            auth_timeout_secs: None,
+            policy: BrokerPolicy::default(),
             trust,
             spaces,
             extra_accounts: &[],
@@ -254,7 +285,7 @@ mod tests {
             max_file_store: Some(1024),
             tls: Some(("/c.pem".into(), "/k.pem".into())),
             websocket: Some(("127.0.0.1", 8080)),
-            auth_timeout_secs: Some(10),
+            policy: BrokerPolicy { auth_timeout_secs: Some(10), max_connections: Some(512) },
             extra_accounts: &extra,
             ..config(&trust, &spaces)
         };
@@ -263,6 +294,7 @@ mod tests {
             "host: \"::1\"\n",
             "port: 1\n",
             "max_control_line: 65536\n",
+            "max_connections: 512\n",
             "tls {\n  cert_file: \"/c.pem\"\n  key_file: \"/k.pem\"\n}\n",
             "jetstream {\n",
             "  max_file_store: 1024\n",
@@ -328,9 +360,17 @@ mod tests {
         assert!(render(&BrokerConfig { websocket: Some(("h", 0)), ..base() }).is_err());
         for seconds in [0, MAX_AUTH_TIMEOUT_SECS + 1] {
             assert!(
-                render(&BrokerConfig { auth_timeout_secs: Some(seconds), ..base() }).is_err(),
+                render(&BrokerConfig {
+                    policy: BrokerPolicy { auth_timeout_secs: Some(seconds), ..POLICY },
+                    ..base()
+                })
+                .is_err(),
                 "{seconds}"
             );
+        }
+        for most in [0, MAX_CONNECTIONS.start() - 1, MAX_CONNECTIONS.end() + 1] {
+            let policy = BrokerPolicy { max_connections: Some(most), ..POLICY };
+            assert!(render(&BrokerConfig { policy, ..base() }).is_err(), "{most}");
         }
     }
 }

@@ -10,6 +10,7 @@ use cotal_wire::{Object, Space, object};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    broker_config::BrokerPolicy,
     file,
     root::{Home, space_of_segment, space_segment},
 };
@@ -19,6 +20,7 @@ const RECORD_SUFFIX: &str = ".json";
 /// What `up` decided for the broker, kept for the next `up`.
 const BROKER_POLICY: &str = "brokerPolicy";
 const AUTH_TIMEOUT: &str = "authTimeout";
+const MAX_CONNECTIONS: &str = "maxConnections";
 
 /// How a mesh is entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,21 +120,23 @@ impl MeshEntry {
         Ok(())
     }
 
-    /// What the broker of this mesh was last told (`brokerPolicy.authTimeout`), in seconds.
-    pub fn auth_timeout_secs(&self) -> Option<u64> {
-        self.other.get(BROKER_POLICY)?.get(AUTH_TIMEOUT)?.as_u64()
+    /// What the broker of this mesh was last told (`brokerPolicy`).
+    pub fn broker_policy(&self) -> BrokerPolicy {
+        let bound = |name| self.other.get(BROKER_POLICY)?.get(name)?.as_u64();
+        BrokerPolicy { auth_timeout_secs: bound(AUTH_TIMEOUT), max_connections: bound(MAX_CONNECTIONS) }
     }
 
-    /// Records the authorization timeout of this mesh's broker; `None` leaves the broker's default.
-    pub fn set_auth_timeout_secs(&mut self, seconds: Option<u64>) {
-        match seconds {
-            Some(seconds) => {
-                let policy = serde_json::json!({ AUTH_TIMEOUT: seconds });
-                self.other.insert(BROKER_POLICY.to_owned(), policy);
-            }
-            None => {
-                self.other.remove(BROKER_POLICY);
-            }
+    /// Records the policy of this mesh's broker; bounds that are the broker's own are left out.
+    pub fn set_broker_policy(&mut self, policy: BrokerPolicy) {
+        let bounds: serde_json::Map<_, _> =
+            [(AUTH_TIMEOUT, policy.auth_timeout_secs), (MAX_CONNECTIONS, policy.max_connections)]
+                .into_iter()
+                .filter_map(|(name, bound)| Some((name.to_owned(), bound?.into())))
+                .collect();
+        if bounds.is_empty() {
+            self.other.remove(BROKER_POLICY);
+        } else {
+            self.other.insert(BROKER_POLICY.to_owned(), bounds.into());
         }
     }
 }
@@ -281,15 +285,24 @@ mod tests {
     #[test]
     fn the_brokers_policy_is_kept_in_the_record() {
         let mut entry = entry("main");
-        assert_eq!(entry.auth_timeout_secs(), None);
-        entry.set_auth_timeout_secs(Some(10));
-        assert_eq!(
-            serde_json::to_value(&entry).unwrap()["brokerPolicy"],
-            serde_json::json!({ "authTimeout": 10 })
-        );
-        assert_eq!(entry.auth_timeout_secs(), Some(10));
-        entry.set_auth_timeout_secs(None);
-        assert_eq!(entry.auth_timeout_secs(), None);
+        assert_eq!(entry.broker_policy(), BrokerPolicy::default());
+        for (policy, kept) in [
+            (
+                BrokerPolicy { auth_timeout_secs: Some(10), max_connections: None },
+                serde_json::json!({ "authTimeout": 10 }),
+            ),
+            (
+                BrokerPolicy { auth_timeout_secs: Some(10), max_connections: Some(500) },
+                serde_json::json!({ "authTimeout": 10, "maxConnections": 500 }),
+            ),
+        ] {
+            entry.set_broker_policy(policy);
+            assert_eq!(serde_json::to_value(&entry).unwrap()["brokerPolicy"], kept);
+            assert_eq!(entry.broker_policy(), policy);
+        }
+        entry.set_broker_policy(BrokerPolicy::default());
+        assert_eq!(entry.broker_policy(), BrokerPolicy::default());
+        assert!(serde_json::to_value(&entry).unwrap().get("brokerPolicy").is_none());
     }
 
     #[test]

@@ -29,7 +29,7 @@ use cotal_wire::{
     Actor, Clock, CredentialId, DerivedOwner, LifecycleUid, Permissions, Rules, Space, UnixMillis, UnixSecs,
     View,
 };
-use cotal_workspace::broker_config::{self, BrokerConfig};
+use cotal_workspace::broker_config::{self, BrokerConfig, BrokerPolicy};
 use parking_lot::Mutex;
 
 /// What a broker tells every refused client.
@@ -438,7 +438,10 @@ impl Material {
                 max_file_store: None,
                 tls: None,
                 websocket: None,
-                auth_timeout_secs: Some(auth_timeout_secs),
+                policy: BrokerPolicy {
+                    auth_timeout_secs: Some(auth_timeout_secs),
+                    ..BrokerPolicy::default()
+                },
                 trust: &self.trust,
                 spaces: std::slice::from_ref(&self.account),
                 extra_accounts: &[(self.callout.account.public().clone(), self.callout.jwt.clone())],

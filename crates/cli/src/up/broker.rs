@@ -12,7 +12,7 @@ use cotal_ledger::Ledger;
 use cotal_trust::bundle::BrokerTrust;
 use cotal_wire::{Space, grants::infra, names::InfraRole};
 use cotal_workspace::{
-    broker_config::{BrokerConfig, DEFAULT_HOST, DEFAULT_PORT, render},
+    broker_config::{BrokerConfig, BrokerPolicy, DEFAULT_HOST, DEFAULT_PORT, render},
     file, trust_files,
 };
 
@@ -86,7 +86,7 @@ impl Broker {
         ctx: &Context,
         trust: &BrokerTrust,
         accounts: &Accounts,
-        auth_timeout_secs: Option<u64>,
+        policy: BrokerPolicy,
         started: &mut Started,
         progress: &Progress<'_>,
     ) -> Result<(String, bool), CliError> {
@@ -97,7 +97,7 @@ impl Broker {
             max_file_store: None,
             tls: None,
             websocket: None,
-            auth_timeout_secs,
+            policy,
             trust,
             spaces: &accounts.spaces,
             extra_accounts: &accounts.callouts,

@@ -3,6 +3,7 @@
 use cotal_trust::idp::IdpPin;
 use cotal_wire::{Space, UnixMillis};
 use cotal_workspace::{
+    broker_config::BrokerPolicy,
     material::Discovery,
     registry::{MeshEndpoints, MeshEntry, MeshIdp, MeshMode, MeshRegistry, MeshUserAuth},
     root::Root,
@@ -41,7 +42,7 @@ pub(super) struct Run<'a> {
     /// The auth service.
     pub(super) discovery: &'a Discovery,
     /// What the broker was told.
-    pub(super) auth_timeout_secs: Option<u64>,
+    pub(super) policy: BrokerPolicy,
     /// The development IdP, when one runs.
     pub(super) development: Option<&'a Development>,
     /// What the auth service was started with.
@@ -71,9 +72,10 @@ impl Mesh {
         Ok(Self { space: space.clone(), registry, own, siblings })
     }
 
-    /// The authorization timeout that the root's broker was last told.
-    pub(super) fn auth_timeout_secs(&self) -> Option<u64> {
-        self.own.iter().chain(&self.siblings).find_map(MeshEntry::auth_timeout_secs)
+    /// The policy that the root's broker was last told.
+    pub(super) fn broker_policy(&self) -> BrokerPolicy {
+        let mut entries = self.own.iter().chain(&self.siblings).map(MeshEntry::broker_policy);
+        entries.find(|policy| *policy != BrokerPolicy::default()).unwrap_or_default()
     }
 
     /// Whether an earlier run started a development IdP, and whether that one approves by itself.
@@ -97,7 +99,7 @@ impl Mesh {
 
     /// Writes the record of this run, and the broker's policy into the root's others.
     pub(super) fn record(self, ctx: &Context, run: &Run<'_>) -> Result<(), CliError> {
-        let &Run { server, pin, discovery, auth_timeout_secs, development, exchange } = run;
+        let &Run { server, pin, discovery, policy, development, exchange } = run;
         let mut other = self.own.map(|entry| entry.other).unwrap_or_default();
         set(&mut other, DEV_IDP, development.map(|idp| json!({ AUTO_APPROVE: idp.auto_approve })));
         let face = exchange.any().then(|| serde_json::to_value(exchange)).transpose();
@@ -120,11 +122,11 @@ impl Mesh {
             ts: iso(ctx.clock.now_millis()),
             other,
         };
-        entry.set_auth_timeout_secs(auth_timeout_secs);
+        entry.set_broker_policy(policy);
         self.registry.put(&entry)?;
         for mut sibling in self.siblings {
-            if sibling.auth_timeout_secs() != auth_timeout_secs {
-                sibling.set_auth_timeout_secs(auth_timeout_secs);
+            if sibling.broker_policy() != policy {
+                sibling.set_broker_policy(policy);
                 self.registry.put(&sibling)?;
             }
         }

@@ -12,7 +12,7 @@ mod trust;
 use cotal_ledger::shell_quote;
 use cotal_wire::Space;
 use cotal_workspace::{
-    broker_config::MAX_AUTH_TIMEOUT_SECS,
+    broker_config::{BrokerPolicy, MAX_AUTH_TIMEOUT_SECS, MAX_CONNECTIONS},
     material::{self, Discovery, UserAuthMaterial},
     root::space_segment,
     secret_store::FsSecretStore,
@@ -76,6 +76,10 @@ pub struct UpArgs {
     /// How long the broker waits for the auth service, in seconds; remembered.
     #[arg(long, value_name = "SECONDS")]
     pub auth_timeout: Option<u64>,
+    /// The most connections that the broker takes, half-open ones included; 0 for its own default; remembered. Beyond it
+    /// the broker refuses at accept, which keeps a storm of connects from starving those that it has begun.
+    #[arg(long, value_name = "COUNT")]
+    pub max_connections: Option<u64>,
     /// The public face; remembered.
     #[command(flatten)]
     pub exchange: ExchangeFlags,
@@ -93,6 +97,7 @@ struct Plan {
     idp: idp::Choice,
     port: Option<u16>,
     auth_timeout: Option<u64>,
+    max_connections: Option<u64>,
     face: Face,
 }
 
@@ -129,13 +134,26 @@ impl Plan {
         if args.auth_timeout.is_some_and(|seconds| !(1..=MAX_AUTH_TIMEOUT_SECS).contains(&seconds)) {
             return Err(CliError::usage(format!("--auth-timeout is 1 to {MAX_AUTH_TIMEOUT_SECS} seconds")));
         }
+        if args.max_connections.is_some_and(|most| most != 0 && !MAX_CONNECTIONS.contains(&most)) {
+            let (least, most) = MAX_CONNECTIONS.into_inner();
+            return Err(CliError::usage(format!(
+                "--max-connections is {least} to {most}, or 0 for the broker's own default"
+            )));
+        }
         let idp = match (args.idp, args.dev_idp) {
             (Some(url), _) => idp::Choice::Url(url),
             (None, true) => idp::Choice::Development { auto_approve: args.auto_approve },
             (None, false) => idp::Choice::Pinned,
         };
         let face = if args.no_exchange_public { Face::Off } else { Face::Flags(args.exchange) };
-        Ok(Self { space, idp, port: args.port, auth_timeout: args.auth_timeout, face })
+        Ok(Self {
+            space,
+            idp,
+            port: args.port,
+            auth_timeout: args.auth_timeout,
+            max_connections: args.max_connections,
+            face,
+        })
     }
 }
 
@@ -235,10 +253,13 @@ async fn bring_up(
     )
     .await?;
 
-    let auth_timeout = plan.auth_timeout.or(mesh.auth_timeout_secs());
+    let kept = mesh.broker_policy();
+    let policy = BrokerPolicy {
+        auth_timeout_secs: plan.auth_timeout.or(kept.auth_timeout_secs),
+        max_connections: plan.max_connections.or(kept.max_connections).filter(|most| *most != 0),
+    };
     let accounts = trust::accounts(ctx, &trust).await?;
-    let (server, fresh) =
-        broker.start(ctx, &trust.broker, &accounts, auth_timeout, started, progress).await?;
+    let (server, fresh) = broker.start(ctx, &trust.broker, &accounts, policy, started, progress).await?;
     progress.step("creating what the space keeps in its broker");
     broker::provision(ctx, &server, space, &trust, pin.is_some()).await?;
 
@@ -257,7 +278,7 @@ async fn bring_up(
         (discovery, kept)
     } else {
         let mut flags = vec!["--server".to_owned(), server.clone()];
-        if let Some(seconds) = auth_timeout {
+        if let Some(seconds) = policy.auth_timeout_secs {
             flags.extend(["--auth-timeout".to_owned(), seconds.to_string()]);
         }
         flags.extend(exchange.to_arguments());
@@ -269,7 +290,7 @@ async fn bring_up(
             server: &server,
             pin: &material.idp,
             discovery: &discovery,
-            auth_timeout_secs: auth_timeout,
+            policy,
             development: idp.development.as_ref(),
             exchange: &exchange,
         },
