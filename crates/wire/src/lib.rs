@@ -15,12 +15,14 @@
 //! | [`names`] | every stream, bucket, consumer and key of a space |
 //! | [`rows`] | stored rows: closed schemas, exact bytes, pure transitions |
 //! | [`grants`] | permission templates |
+//! | [`delivery_admin`] | what the delivery daemon is asked, and what it answers |
 //! | [`claims`], [`envelope`], [`canonical`], [`error`] | what a bearer says, endpoint calls, canonical JSON, refusals |
 //! | [`object`] | how a derived reader is kept to JSON objects |
 
 pub mod canonical;
 pub mod channel;
 pub mod claims;
+pub mod delivery_admin;
 pub mod endpoint_subject;
 pub mod endpoint_token;
 pub mod envelope;

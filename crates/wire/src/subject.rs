@@ -10,6 +10,9 @@ pub const ROOT: &str = "cotal";
 /// Prefixes that no application may publish on.
 pub const RESERVED_PREFIXES: [&str; 5] = ["$JS.", "$KV.", "$SYS.", "$O.", "_INBOX."];
 
+/// Between a control request's subject and the nonce of its reply.
+const REPLY: &str = "reply";
+
 /// The delivery daemon's rails: the only control subjects that are still served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ControlService {
@@ -147,6 +150,26 @@ impl Subjects {
     /// A request to the delivery daemon.
     pub fn control(&self, service: ControlService, from: &Principal) -> String {
         format!("{}.ctl.{}.{from}", self.prefix, service.as_str())
+    }
+
+    /// Every request to one of the daemon's rails, whoever sends it.
+    pub fn control_filter(&self, service: ControlService) -> String {
+        format!("{}.ctl.{}.*.*", self.prefix, service.as_str())
+    }
+
+    /// Every reply of one of the daemon's rails.
+    pub fn control_replies(&self, service: ControlService) -> String {
+        format!("{}.{REPLY}.>", self.control_filter(service))
+    }
+
+    /// The replies to one principal: under its own request subject, so that nobody else may read them.
+    pub fn control_reply_filter(&self, service: ControlService, to: &Principal) -> String {
+        format!("{}.{REPLY}.>", self.control(service, to))
+    }
+
+    /// The reply subject of one request; `nonce` is one token.
+    pub fn control_reply(&self, service: ControlService, to: &Principal, nonce: &str) -> String {
+        format!("{}.{REPLY}.{nonce}", self.control(service, to))
     }
 
     /// The whole space.

@@ -7,12 +7,12 @@
 use std::{fs, path::PathBuf};
 
 use cotal_wire::{
-    Actor, ChannelPattern, ConnId, DerivedOwner, Generation, InstanceId, KeySegment, LifecycleUid,
-    Permissions, Principal, Role, Rules, SessionEndpoint, SessionId, Sha256Hex, SpaceToken, View,
+    Account, Actor, ChannelPattern, ConnId, DerivedOwner, Generation, InstanceId, KeySegment, LifecycleUid,
+    Nkey, Permissions, Principal, Role, Rules, SessionEndpoint, SessionId, Sha256Hex, SpaceToken, View,
     claims::{Act, SessionClaim, TransferWriterClaim},
     grants::{
         AgentGrants, Capabilities, ConnectPrincipal, GrantError, InstrumentTier, Issued, Profile, barriers,
-        infra, permissions,
+        delivery, infra, permissions,
     },
     subject_matches,
     time::UnixSecs,
@@ -69,6 +69,10 @@ fn agent(capabilities: Capabilities) -> AgentGrants {
 
 fn caps(spawn: bool, run: bool, admin: bool) -> Capabilities {
     Capabilities { spawn, run, admin }
+}
+
+fn data_account() -> Nkey<Account> {
+    Nkey::parse(&format!("A{}", "B".repeat(55))).unwrap()
 }
 
 fn profiles() -> Vec<(&'static str, Profile)> {
@@ -139,6 +143,15 @@ fn templates() -> Vec<(&'static str, Permissions)> {
             barriers::handle_revocation(&space(), &segment(), &segment(), &conn()),
         ),
     ]);
+    let (asker, account) = (Principal::parse_key("local.asker").unwrap(), data_account());
+    all.extend([
+        ("supervisor", delivery::supervisor(&space(), &asker, &conn())),
+        ("endpoint-evictor", delivery::endpoint_evictor(&space(), &asker, &conn())),
+        ("delivery", delivery::delivery(&space(), &conn())),
+        ("membership-rw", delivery::membership_rw(&space(), &conn())),
+        ("sys-membership-observer", delivery::membership_observer(&account)),
+        ("sys-connection-evictor", delivery::connection_evictor()),
+    ]);
     all
 }
 
@@ -208,19 +221,52 @@ fn no_template_repeats_a_row_or_names_a_space_wide_wildcard() {
             assert_eq!(rows.len(), rules.allow.len(), "{name}");
             for row in &rules.allow {
                 let broad = [">", "*", "$JS.>", "$JS.API.>", "$KV.>", "cotal.main.>", "_INBOX.>", "$SYS.>"];
-                assert!(!broad.contains(&row.as_str()), "{name}: {row}");
+                // The contract's own row: in the system account there is nobody whose replies it could read.
+                let evictor = name == "sys-connection-evictor" && row == "_INBOX.>";
+                assert!(evictor || !broad.contains(&row.as_str()), "{name}: {row}");
             }
         }
     }
 }
 
 #[test]
-fn everyone_hears_its_own_inbox_and_nobody_elses() {
-    for (name, permissions) in templates() {
+fn everyone_of_a_space_hears_its_own_inbox_and_nobody_elses() {
+    for (name, permissions) in templates().into_iter().filter(|(name, _)| !name.starts_with("sys-")) {
         let hears =
             |subject: &str| permissions.subscribe.allow.iter().any(|row| subject_matches(row, subject));
         assert!(hears("_INBOX_ibx0123456789.x"), "{name}");
         assert!(!hears("_INBOX_other0123456.x") && !hears("_INBOX.x"), "{name}");
+    }
+}
+
+#[test]
+fn only_the_observer_and_the_evictor_reach_the_system_account() {
+    for (name, permissions) in templates() {
+        let rows = permissions.publish.allow.iter().chain(&permissions.subscribe.allow);
+        let system = rows.filter(|row| row.starts_with("$SYS.")).count();
+        assert_eq!(system > 0, name.starts_with("sys-"), "{name}");
+        if name.starts_with("sys-") {
+            let alien = |row: &&String| {
+                row.starts_with("cotal.") || row.starts_with("$JS.") || row.starts_with("$KV.")
+            };
+            assert!(!permissions.publish.allow.iter().any(|row| alien(&row)), "{name}");
+        }
+    }
+}
+
+#[test]
+fn only_who_asks_the_delivery_daemon_may_and_only_the_daemon_answers() {
+    for (name, permissions) in templates() {
+        let may = |rules: &Rules, subject: &str| rules.allow.iter().any(|row| subject_matches(row, subject));
+        let request = "cotal.main.ctl.delivery-admin.local.asker";
+        let (reply, foreign) =
+            (format!("{request}.reply.n"), "cotal.main.ctl.delivery-admin.local.other.reply.n");
+        let asks = may(&permissions.publish, request);
+        assert_eq!(asks, ["supervisor", "endpoint-evictor"].contains(&name), "{name}");
+        assert_eq!(may(&permissions.subscribe, &reply), asks, "{name}");
+        assert!(!may(&permissions.subscribe, foreign), "{name}");
+        assert_eq!(may(&permissions.publish, &reply), name == "delivery", "{name}");
+        assert_eq!(may(&permissions.subscribe, request), name == "delivery", "{name}");
     }
 }
 

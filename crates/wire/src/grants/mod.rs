@@ -6,6 +6,7 @@
 
 mod agent;
 pub mod barriers;
+pub mod delivery;
 mod endpoint_rows;
 pub mod infra;
 mod maintenance;
