@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
-    time::MAX_SAFE_INTEGER,
+    time::{Entropy, MAX_SAFE_INTEGER},
     token::{TokenError, is_segment, token},
 };
 
@@ -111,6 +111,13 @@ impl DigestRef {
 }
 
 impl Generation {
+    /// Mints a fresh generation, or a fresh accepted token: 16 random bytes in hex (contract 03 §H.1).
+    pub fn mint(entropy: &dyn Entropy) -> Self {
+        let mut bytes = [0u8; 16];
+        entropy.fill(&mut bytes);
+        Self(hex::encode(bytes).into())
+    }
+
     /// The first 16 bytes of a SHA-256 digest, in hex: how a user connection's accepted token is made.
     pub fn of_digest(digest: &[u8; 32]) -> Self {
         Self(hex::encode(&digest[..16]).into())

@@ -6,10 +6,11 @@
 use std::fmt;
 
 use crate::{
+    channel::Channel,
     endpoint_token::{Command, EndpointToken, Generation, KeySegment},
     token::{
-        CredentialId, InstanceId, LifecycleUid, Nkey, OpId, Principal, Role, SessionId, Space, SpaceToken,
-        User,
+        CredentialId, InstanceId, LifecycleUid, Nkey, OpId, Principal, Role, SessionId, Sha256Hex, Space,
+        SpaceToken, User,
     },
 };
 
@@ -342,9 +343,49 @@ pub fn issued_key(principal: &Principal, uid: &LifecycleUid, generation: &Genera
     format!("v1.{}.{generation}", lifecycle_subject_key(principal, uid))
 }
 
+/// Issued key `attempt.v1.<o>.<a>.<u>.<generation>`: how far an issuance came (contract 03 §H.3).
+pub fn issued_attempt_key(principal: &Principal, uid: &LifecycleUid, generation: &Generation) -> String {
+    format!("attempt.{}", issued_key(principal, uid, generation))
+}
+
+/// Issued keys `bysource.v1.<digest>.`: what a source led to, as a filter (contract 03 §H.3).
+pub fn issued_source_filter(source: &Sha256Hex) -> String {
+    format!("bysource.v1.{source}.>")
+}
+
+/// Issued key `bysource.v1.<digest>.<o>.<a>.<u>.<generation>`: this source led to that issuance (contract 03 §H.3).
+pub fn issued_source_key(
+    source: &Sha256Hex,
+    principal: &Principal,
+    uid: &LifecycleUid,
+    generation: &Generation,
+) -> String {
+    format!("bysource.v1.{source}.{}.{generation}", lifecycle_subject_key(principal, uid))
+}
+
+/// What stands for the actor ledger in a source: a label, no bucket (contract 03 §H.4).
+pub fn actor_ledger_label(space: &SpaceToken) -> String {
+    format!("cotal_actors_{space}")
+}
+
+/// `actor.<o>.<a>.<u>`: a row of the actor ledger in a source (contract 03 §H.4).
+pub fn actor_ledger_key(principal: &Principal, uid: &LifecycleUid) -> String {
+    format!("actor.{}", lifecycle_subject_key(principal, uid))
+}
+
+/// Members key `<channel>/<o>.<a>.<u>`: a durable membership (contract 01 §4.3).
+pub fn member_key(channel: &Channel, principal: &Principal, uid: &LifecycleUid) -> String {
+    format!("{channel}/{}", lifecycle_subject_key(principal, uid))
+}
+
 /// Accepted key `accepted.v1.<token>`, the token being 32 lower-case hex characters (contract 01 §7).
 pub fn accepted_key(token: &Generation) -> String {
     format!("accepted.v1.{token}")
+}
+
+/// Every accepted key, as a filter.
+pub const fn accepted_key_filter() -> &'static str {
+    "accepted.v1.*"
 }
 
 /// Who an infrastructure connection is, as its label says: `cotal:<role>:<space>` (contract 07 §7, 05 §8.2).
@@ -380,6 +421,10 @@ impl InfraRole {
     pub const HANDLE_REVOCATION: Self = Self("handle-revocation");
     /// Creates a space's resources.
     pub const PROVISIONER: Self = Self("provisioner");
+    /// Writes issued authority.
+    pub const ISSUER: Self = Self("issuer");
+    /// Removes what an ended lifecycle left on the broker.
+    pub const DEPROVISIONER: Self = Self("deprovisioner");
     /// The read-only readiness probe.
     pub const PLATFORM_READINESS: Self = Self("platform-readiness");
 

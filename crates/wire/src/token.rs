@@ -283,6 +283,13 @@ impl From<&DerivedOwner> for Owner {
     }
 }
 
+impl Sha256Hex {
+    /// A digest's hex.
+    pub fn of_digest(digest: &[u8; 32]) -> Self {
+        Self(hex::encode(digest).into())
+    }
+}
+
 impl LifecycleUid {
     /// Mints a fresh uid: 20 random bytes as a big-endian integer in base 36, padded to 26 (contract 01 §1.4).
     pub fn mint(entropy: &dyn Entropy) -> Self {

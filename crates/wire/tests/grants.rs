@@ -17,6 +17,7 @@ use cotal_wire::{
     subject_matches,
     time::UnixSecs,
 };
+use cotal_wire::{Channel, grants::issued as issued_grants};
 
 fn space() -> SpaceToken {
     SpaceToken::parse("main").unwrap()
@@ -52,6 +53,14 @@ fn instance() -> InstanceId {
 
 fn issued() -> Issued {
     Issued::for_connection(Generation::parse("0123456789abcdef0123456789abcdef").unwrap(), &conn())
+}
+
+fn ended() -> issued_grants::Ended {
+    issued_grants::Ended { principal: who().principal, uid: who().lifecycle_uid.unwrap() }
+}
+
+fn channels() -> Vec<Channel> {
+    ["general", "team.backend"].map(|channel| Channel::parse(channel).unwrap()).to_vec()
 }
 
 fn patterns(list: &[&str]) -> Vec<ChannelPattern> {
@@ -142,6 +151,10 @@ fn templates() -> Vec<(&'static str, Permissions)> {
             "barriers-handle-revocation",
             barriers::handle_revocation(&space(), &segment(), &segment(), &conn()),
         ),
+        ("issuer", issued_grants::issuer(&space(), &conn())),
+        ("issuer-session", issued_grants::issuer_session(&space(), &conn())),
+        ("deprovisioner", issued_grants::deprovisioner(&space(), &ended(), &[], &conn())),
+        ("deprovisioner-members", issued_grants::deprovisioner(&space(), &ended(), &channels(), &conn())),
     ]);
     let (asker, account) = (Principal::parse_key("local.asker").unwrap(), data_account());
     all.extend([

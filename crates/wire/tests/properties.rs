@@ -3,9 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's own values")]
 
+use cotal_wire::rows::{
+    AcceptedRow, ConcreteSubject, IssuedAttempt, IssuedAuthorityRef, IssuedEvidence, IssuedIndex,
+    IssuedPermissions, SourceRef, SubjectPattern,
+};
 use cotal_wire::{
     Actor, Channel, ChannelPattern, ConnId, CredentialId, EndpointName, EndpointToken, EpCode, Generation,
-    InstanceId, LifecycleUid, Names, Nonce, OpId, Principal, Role, SpaceToken, UnixMillis,
+    InstanceId, LifecycleUid, Names, Nonce, OpId, Principal, Role, SpaceToken, UnixMillis, UnixSecs,
     canonical::{canonical_json, canonicalize, is_canonical},
     channel::{collapse_overlaps, subject_matches},
     endpoint_subject::{EndpointCaller, Rail, ReplySubject, RequestSubject, SubjectTarget, TargetTriple},
@@ -318,5 +322,97 @@ fn same(a: &Value, b: &Value) -> bool {
             a.len() == b.len() && a.iter().all(|(k, v)| b.get(k).is_some_and(|w| same(v, w)))
         }
         (a, b) => a == b,
+    }
+}
+
+/// A native fragment over a small alphabet; either direction and either list may be left out or empty.
+fn native_fragment() -> impl Strategy<Value = Value> {
+    let list = || proptest::option::of(vec(pattern(), 0..4));
+    let direction = proptest::option::of((list(), list()).prop_map(|(allow, deny)| {
+        let mut rules = serde_json::Map::new();
+        rules.extend(allow.map(|allow| ("allow".to_owned(), allow.into())));
+        rules.extend(deny.map(|deny| ("deny".to_owned(), deny.into())));
+        Value::Object(rules)
+    }));
+    vec(direction, 2).prop_map(|both| {
+        let named = ["pub", "sub"].into_iter().map(str::to_owned).zip(both);
+        Value::Object(named.filter_map(|(name, rules)| Some((name, rules?))).collect())
+    })
+}
+
+fn issued() -> impl Strategy<Value = IssuedEvidence> {
+    (principal(), uid(), "[0-9a-f]{32}", native_fragment(), proptest::option::of(1..u64::from(u32::MAX)))
+        .prop_map(|(principal, uid, generation, fragment, expires)| {
+            let space = SpaceToken::parse("main").unwrap();
+            let sources = vec![
+                SourceRef::actor_ledger(&space, &principal, &uid),
+                SourceRef::static_incarnation(&space, &uid),
+            ];
+            let generation = Generation::parse(&generation).unwrap();
+            let authority = IssuedAuthorityRef { space, principal, uid, generation };
+            let permissions = IssuedPermissions::of_native(&fragment).unwrap();
+            IssuedEvidence::new(authority, sources, permissions, expires.map(UnixSecs)).unwrap()
+        })
+}
+
+proptest! {
+    #[test]
+    fn issued_rows_read_back_byte_for_byte(evidence in issued()) {
+        let bytes = evidence.to_bytes();
+        prop_assert!(is_canonical(&bytes));
+        prop_assert_eq!(&IssuedEvidence::parse(&bytes).unwrap(), &evidence);
+        let attempt = IssuedAttempt::prepared(&evidence);
+        prop_assert_eq!(IssuedAttempt::parse(&attempt.to_bytes()).unwrap(), attempt);
+        for source in evidence.sources() {
+            let row = IssuedIndex { source: source.clone(), authority: evidence.authority().clone() };
+            prop_assert!(is_canonical(&row.to_bytes()));
+            prop_assert_eq!(IssuedIndex::parse(&row.key(), &row.to_bytes()).unwrap(), row);
+            prop_assert!(source.known().is_some());
+        }
+        let row = AcceptedRow { authority: evidence.authority().clone() };
+        prop_assert_eq!(AcceptedRow::parse(&row.to_bytes()).unwrap(), row);
+    }
+
+    #[test]
+    fn what_a_pattern_covers_it_overlaps_and_matches(cap in pattern(), filter in pattern()) {
+        let (cap, filter) = (SubjectPattern::parse(&cap).unwrap(), SubjectPattern::parse(&filter).unwrap());
+        prop_assert!(cap.covers(&cap) && cap.overlaps(&cap));
+        prop_assert_eq!(cap.overlaps(&filter), filter.overlaps(&cap));
+        prop_assert!(!cap.covers(&filter) || cap.overlaps(&filter));
+        for subject in channels() {
+            let subject = ConcreteSubject::parse(&subject).unwrap();
+            if filter.matches(&subject) {
+                prop_assert!(!cap.covers(&filter) || cap.matches(&subject));
+                prop_assert!(!cap.matches(&subject) || cap.overlaps(&filter));
+            }
+        }
+    }
+
+    #[test]
+    fn one_more_deny_never_permits_more(fragment in native_fragment(), deny in pattern(), filter in pattern()) {
+        let before = IssuedPermissions::of_native(&fragment).unwrap();
+        let mut narrowed = fragment;
+        let publish = narrowed.as_object_mut().unwrap().entry("pub").or_insert_with(|| serde_json::json!({}));
+        let denies = publish.as_object_mut().unwrap().entry("deny").or_insert_with(|| serde_json::json!([]));
+        denies.as_array_mut().unwrap().push(deny.into());
+        let after = IssuedPermissions::of_native(&narrowed).unwrap();
+        let filter = SubjectPattern::parse(&filter).unwrap();
+        prop_assert!(before.publish.permits_filter(&filter) || !after.publish.permits_filter(&filter));
+        for subject in channels() {
+            let subject = ConcreteSubject::parse(&subject).unwrap();
+            prop_assert!(before.publish.permits_subject(&subject) || !after.publish.permits_subject(&subject));
+            // A filter is within the ceiling only if each subject that it may match is.
+            if after.publish.permits_filter(&filter) && filter.matches(&subject) {
+                prop_assert!(after.publish.permits_subject(&subject));
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_of_any_shape_are_taken_for_an_issued_row(bytes in vec(any::<u8>(), 0..200)) {
+        prop_assert!(IssuedEvidence::parse(&bytes).is_err());
+        prop_assert!(IssuedAttempt::parse(&bytes).is_err());
+        prop_assert!(IssuedIndex::parse("bysource.v1.x", &bytes).is_err());
+        prop_assert!(AcceptedRow::parse(&bytes).is_err());
     }
 }

@@ -9,6 +9,7 @@ pub mod barriers;
 pub mod delivery;
 mod endpoint_rows;
 pub mod infra;
+pub mod issued;
 mod maintenance;
 mod narrow;
 mod profile;

@@ -14,6 +14,8 @@ mod frontier;
 mod gate;
 mod head;
 mod intent;
+mod issued;
+mod issued_permissions;
 mod natkey;
 mod session;
 mod source;
@@ -26,6 +28,11 @@ pub use frontier::FrontierRecord;
 pub use gate::{AgentGate, GateOp, GateState, OpKind};
 pub use head::{HeadState, HeadStep, LifecycleHead};
 pub use intent::{Intent, IntentHeader, RetirementIntent, TakeoverIntent};
+pub use issued::{
+    AcceptedRow, AttemptState, IssuedAttempt, IssuedAuthorityRef, IssuedEvidence, IssuedIndex, KnownSource,
+    SourceRef,
+};
+pub use issued_permissions::{ConcreteSubject, IssuedAllow, IssuedPermissions, IssuedRules, SubjectPattern};
 pub use natkey::NatkeyRow;
 pub use session::{SessionParty, SessionRow, SessionState};
 pub use source::{BySource, SourceGate, SourceMember};
