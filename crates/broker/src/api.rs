@@ -10,6 +10,10 @@ use crate::connection::{Connection, RequestFailure};
 /// How long one JetStream request may take.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// `err_code`: consumer not found.
+pub(crate) const CONSUMER_NOT_FOUND: u32 = 10014;
+/// `err_code`: a consumer of that name exists already, with another configuration.
+pub(crate) const CONSUMER_EXISTS: u32 = 10148;
 /// `err_code`: no message found.
 pub(crate) const NO_MESSAGE_FOUND: u32 = 10037;
 /// `err_code`: wrong last sequence.

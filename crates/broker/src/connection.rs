@@ -85,6 +85,13 @@ pub struct Subscription {
     renewals: mpsc::UnboundedReceiver<async_nats::Subscriber>,
 }
 
+/// Whether the broker denied what [`Connection::ask_many`] sent.
+pub(crate) struct Refusal<'a> {
+    denials: &'a Denials,
+    seen: watch::Receiver<u64>,
+    subject: String,
+}
+
 /// What a connection's clones, its subscriptions, its supervisor and its custody share.
 pub(crate) struct Core {
     plan: Arc<SessionPlan>,
@@ -177,6 +184,20 @@ impl Subscription {
             }
             self.current = Some(self.renewals.recv().await?);
         }
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal<'_> {
+    /// Resolves when it was denied; never otherwise.
+    pub(crate) async fn denied(&mut self) {
+        while self.seen.changed().await.is_ok() {
+            if self.denials.claim(Some(Direction::Publish), &self.subject) {
+                return;
+            }
+        }
+        std::future::pending().await
     }
 }
 
@@ -288,16 +309,7 @@ impl Connection {
             Some(headers) => session.client.publish_with_headers(subject.to_owned(), headers, payload).await,
             None => session.client.publish(subject.to_owned(), payload).await,
         };
-        published.map_err(|error| {
-            self.refused(
-                subject,
-                &match error.kind() {
-                    async_nats::PublishErrorKind::MaxPayloadExceeded => RequestFailure::TooLarge,
-                    async_nats::PublishErrorKind::InvalidSubject => RequestFailure::Invalid,
-                    async_nats::PublishErrorKind::Send => RequestFailure::Lost,
-                },
-            )
-        })
+        published.map_err(|error| self.refused(subject, &error.kind().into()))
     }
 
     /// Subscribes, in a queue group when one is named. [`Self::flush`] tells whether the broker took it.
@@ -353,6 +365,26 @@ impl Connection {
         tokio::time::timeout(timeout, self.core().request(subject, headers, payload))
             .await
             .unwrap_or(Err(RequestFailure::TimedOut(timeout)))
+    }
+
+    /// Sends a request whose answers, perhaps many, come to `reply`, which is subscribed already. The result tells
+    /// when the broker denies it.
+    pub(crate) async fn ask_many(
+        &self,
+        subject: &str,
+        reply: &str,
+        payload: Bytes,
+    ) -> Result<Refusal<'_>, RequestFailure> {
+        let core = self.core();
+        let session = core.session().ok_or(RequestFailure::Closed)?;
+        let refusal =
+            Refusal { denials: &core.denials, seen: core.denials.watch(), subject: subject.to_owned() };
+        session
+            .client
+            .publish_with_reply(subject.to_owned(), reply.to_owned(), payload)
+            .await
+            .map_err(|error| RequestFailure::from(error.kind()))?;
+        Ok(refusal)
     }
 
     fn refused(&self, subject: &str, failure: &RequestFailure) -> EpError {
@@ -597,6 +629,16 @@ impl RequestFailure {
             Self::Denied => EpCode::PermissionDenied,
             Self::Invalid | Self::TooLarge => EpCode::BadRequest,
             Self::Closed | Self::NoResponders | Self::TimedOut(_) | Self::Lost => EpCode::Unavailable,
+        }
+    }
+}
+
+impl From<async_nats::PublishErrorKind> for RequestFailure {
+    fn from(kind: async_nats::PublishErrorKind) -> Self {
+        match kind {
+            async_nats::PublishErrorKind::MaxPayloadExceeded => Self::TooLarge,
+            async_nats::PublishErrorKind::InvalidSubject => Self::Invalid,
+            async_nats::PublishErrorKind::Send => Self::Lost,
         }
     }
 }

@@ -430,11 +430,13 @@ fn check_key(key: &str) -> Result<(), String> {
 /// Whether a header block (`NATS/1.0`, then `Name: value` lines) marks a deletion.
 fn is_marker(headers: &[u8]) -> bool {
     headers.split(|&b| b == b'\n').any(|line| {
-        line.iter().position(|&b| b == b':').is_some_and(|colon| {
-            let name = &line[..colon];
-            name == KV_OPERATION.as_bytes() || name == MARKER_REASON.as_bytes()
-        })
+        line.iter().position(|&b| b == b':').is_some_and(|colon| is_marker_header(&line[..colon]))
     })
+}
+
+/// Whether a header of this name marks a deletion, whatever it says.
+pub(crate) fn is_marker_header(name: &[u8]) -> bool {
+    name == KV_OPERATION.as_bytes() || name == MARKER_REASON.as_bytes()
 }
 
 fn parse_time(text: &str) -> Option<UnixMillis> {

@@ -193,6 +193,8 @@ pub mod detail {
     pub const FOREIGN_SLOT_HELD: &str = "ai.cotal.ep.foreign-slot-held";
     /// Another lifecycle operation stands in the way.
     pub const LIFECYCLE_BLOCKED: &str = "ai.cotal.ep.lifecycle-blocked";
+    /// A plane claim was refused, released or lost.
+    pub const PLANE_CLAIM_REFUSED: &str = "ai.cotal.auth.plane-claim-refused";
     /// A run was asked for without an issued authority.
     pub const UNBOUND_CALLER_AUTHORITY: &str = "ai.cotal.ep.unbound-caller-authority";
 }

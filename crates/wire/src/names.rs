@@ -26,6 +26,8 @@ pub const CHANNEL_DEFAULTS_KEY: &str = "=defaults";
 pub const LEDGER_SCAN_CONSUMER: &str = "cotal-ledger-scan";
 /// Consumer of the sealed scanner of the records stream (contract 02 §2.4).
 pub const RECORDS_SCAN_CONSUMER: &str = "cotal-records-scan";
+/// Consumer of the sealed scanner of the records stream for the goal index (contract 05 §8.7).
+pub const GOAL_INDEX_SCAN_CONSUMER: &str = "cotal-manager-goalidx-scan";
 
 /// The streams, buckets and subjects of one space.
 #[derive(Debug, Clone, PartialEq, Eq)]

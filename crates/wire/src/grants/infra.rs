@@ -11,7 +11,7 @@ use super::{
     },
 };
 use crate::{
-    names::{LEDGER_SCAN_CONSUMER, Names, PLANE_KEY, RECORDS_SCAN_CONSUMER},
+    names::{GOAL_INDEX_SCAN_CONSUMER, LEDGER_SCAN_CONSUMER, Names, PLANE_KEY, RECORDS_SCAN_CONSUMER},
     token::{ConnId, SpaceToken},
 };
 
@@ -74,11 +74,16 @@ pub fn ledger_scanner(space: &SpaceToken, conn: &ConnId) -> Permissions {
     scanner(&names.auth_stream(), LEDGER_SCAN_CONSUMER, &filter, conn)
 }
 
-/// The sealed scanner of the records stream, `cotal:records-scan:<space>` (contract 02 §9).
+/// The sealed scanner of the records stream, `cotal:records-scan:<space>` (contract 02 §9), which besides obligations
+/// enumerates the manager's goal index through a consumer of its own (contract 05 §8.7).
 pub fn records_scanner(space: &SpaceToken, conn: &ConnId) -> Permissions {
     let names = Names::new(space);
+    let stream = names.records_stream();
     let filter = Names::kv_subject(&names.records_bucket(), "oblig.>");
-    scanner(&names.records_stream(), RECORDS_SCAN_CONSUMER, &filter, conn)
+    let mut permissions = scanner(&stream, RECORDS_SCAN_CONSUMER, &filter, conn);
+    let goals = Names::kv_subject(&names.records_bucket(), "goalidx.manager.>");
+    permissions.publish.allow.extend(scan_rows(&stream, GOAL_INDEX_SCAN_CONSUMER, &goals));
+    permissions
 }
 
 /// Creates a space's resources, `cotal:provisioner:<space>`: no message is read, no stream deleted or purged.
@@ -125,15 +130,14 @@ fn records_direct_get(records: &str) -> [String; 2] {
 }
 
 fn scanner(stream: &str, name: &str, filter: &str, conn: &ConnId) -> Permissions {
-    let [info, next, _] = bind(stream, name);
-    let publish = vec![
-        JS_INFO.to_owned(),
-        stream_info(stream),
-        // The create is pinned to the name and to its whole filter; the body cannot say otherwise.
-        consumer("CREATE", stream, &format!("{name}.{filter}")),
-        info,
-        next,
-        consumer("DELETE", stream, name),
-    ];
+    let mut publish = vec![JS_INFO.to_owned(), stream_info(stream)];
+    publish.extend(scan_rows(stream, name, filter));
     Permissions::allowing(publish, vec![inbox(conn)])
+}
+
+fn scan_rows(stream: &str, name: &str, filter: &str) -> [String; 4] {
+    let [info, next, _] = bind(stream, name);
+    // The create is pinned to the name and to its whole filter; the body cannot say otherwise.
+    let create = consumer("CREATE", stream, &format!("{name}.{filter}"));
+    [create, info, next, consumer("DELETE", stream, name)]
 }
