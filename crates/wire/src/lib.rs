@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`token`], [`endpoint_token`], [`time`], [`view`] | the vocabulary: tokens, units, views |
 //! | [`channel`], [`subject`], [`endpoint_subject`] | channels and subjects, and who a subject says is speaking |
+//! | [`acceptance`], [`plane_subject`] | submissions, and the subjects of the facts and pool items that settle them |
 //! | [`names`] | every stream, bucket, consumer and key of a space |
 //! | [`rows`] | stored rows: closed schemas, exact bytes, pure transitions |
 //! | [`grants`] | permission templates |
@@ -19,6 +20,7 @@
 //! | [`claims`], [`envelope`], [`canonical`], [`error`] | what a bearer says, endpoint calls, canonical JSON, refusals |
 //! | [`object`] | how a derived reader is kept to JSON objects |
 
+pub mod acceptance;
 pub mod canonical;
 pub mod channel;
 pub mod claims;
@@ -30,12 +32,14 @@ pub mod error;
 pub mod grants;
 pub mod names;
 pub mod object;
+pub mod plane_subject;
 pub mod rows;
 pub mod subject;
 pub mod time;
 pub mod token;
 pub mod view;
 
+pub use acceptance::{Acceptance, Caller};
 pub use channel::{
     Channel, ChannelPattern, channel_in_allow, pattern_covers, pattern_in_allow, subject_matches,
 };
@@ -47,6 +51,7 @@ pub use error::{EpCode, EpError};
 pub use grants::{Permissions, Rules};
 pub use names::{InfraRole, Names};
 pub use object::Object;
+pub use plane_subject::{FactSubject, FactTopic, WorkSubject};
 pub use time::{Clock, Entropy, Revision, UnixMillis, UnixSecs};
 pub use token::{
     Account, Actor, ConnId, CredentialId, Curve, DerivedOwner, InstanceId, LifecycleUid, Nkey, NkeyRole,

@@ -10,6 +10,7 @@
 mod blocked;
 mod closed;
 mod credential;
+mod facts;
 mod frontier;
 mod gate;
 mod goal_index;
@@ -17,7 +18,10 @@ mod head;
 mod intent;
 mod issued;
 mod issued_permissions;
+mod lease;
 mod natkey;
+mod natkey;
+mod obligation;
 mod plane_claim;
 mod session;
 mod source;
@@ -26,6 +30,10 @@ mod uid;
 pub use crate::error::detail::LIFECYCLE_BLOCKED;
 pub(crate) use closed::{compact, safe_uint};
 pub use credential::{CredentialFamily, CredentialKey, CredentialRow, CredentialState};
+pub use facts::{
+    AcceptedFact, Cancellation, CancelledBy, Decision, Disposition, EffectFact, EffectOutcome, GoalOutcome,
+    GoalResult, MAX_REJECTION_DETAIL, RejectedFact, Rejection, WorkTerminal, Worker,
+};
 pub use frontier::FrontierRecord;
 pub use gate::{AgentGate, GateOp, GateState, OpKind};
 pub use goal_index::{Allocated, GoalIndexRow};
@@ -36,7 +44,12 @@ pub use issued::{
     SourceRef,
 };
 pub use issued_permissions::{ConcreteSubject, IssuedAllow, IssuedPermissions, IssuedRules, SubjectPattern};
+pub use lease::{ItemRef, Lease, Settlement};
 pub use natkey::NatkeyRow;
+pub use natkey::NatkeyRow;
+pub use obligation::{
+    Commit, CommitValue, FactWork, Obligation, ObligationKey, ObligationState, Owed, Route, RoutedPool,
+};
 pub use plane_claim::{ClaimState, PlaneClaim, PlaneTuple};
 pub use session::{SessionParty, SessionRow, SessionState};
 pub use source::{BySource, SourceGate, SourceMember};
