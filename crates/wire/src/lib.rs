@@ -13,6 +13,7 @@
 //! | [`token`], [`endpoint_token`], [`time`], [`view`] | the vocabulary: tokens, units, views |
 //! | [`channel`], [`subject`], [`endpoint_subject`] | channels and subjects, and who a subject says is speaking |
 //! | [`acceptance`], [`plane_subject`] | submissions, and the subjects of the facts and pool items that settle them |
+//! | [`commit_key`], [`op_principal`] | what an accepted commit may write, and who a retirement acts as |
 //! | [`names`] | every stream, bucket, consumer and key of a space |
 //! | [`rows`] | stored rows: closed schemas, exact bytes, pure transitions |
 //! | [`grants`] | permission templates |
@@ -24,6 +25,7 @@ pub mod acceptance;
 pub mod canonical;
 pub mod channel;
 pub mod claims;
+pub mod commit_key;
 pub mod delivery_admin;
 pub mod endpoint_subject;
 pub mod endpoint_token;
@@ -32,6 +34,7 @@ pub mod error;
 pub mod grants;
 pub mod names;
 pub mod object;
+pub mod op_principal;
 pub mod plane_subject;
 pub mod rows;
 pub mod subject;
@@ -44,6 +47,7 @@ pub use channel::{
     Channel, ChannelPattern, channel_in_allow, pattern_covers, pattern_in_allow, subject_matches,
 };
 pub use claims::{Act, BearerClaims, SessionClaim, TransferWriterClaim};
+pub use commit_key::CommitKey;
 pub use endpoint_token::{
     Command, DigestRef, EndpointName, EndpointToken, Generation, IdToken, KeySegment, Nonce,
 };
@@ -51,6 +55,7 @@ pub use error::{EpCode, EpError};
 pub use grants::{Permissions, Rules};
 pub use names::{InfraRole, Names};
 pub use object::Object;
+pub use op_principal::OpDuty;
 pub use plane_subject::{FactSubject, FactTopic, WorkSubject};
 pub use time::{Clock, Entropy, Revision, UnixMillis, UnixSecs};
 pub use token::{

@@ -421,6 +421,18 @@ impl InfraRole {
     pub const SESSION_PAIR: Self = Self("session-pair");
     /// Revokes one capability handle.
     pub const HANDLE_REVOCATION: Self = Self("handle-revocation");
+    /// The admission mediator of one endpoint.
+    pub const EP_DRAIN: Self = Self("ep-drain");
+    /// The pool cleaner of one retirement.
+    pub const EP_CLEANER: Self = Self("ep-cleaner");
+    /// The settlement executor of one retirement.
+    pub const EP_EXECUTOR: Self = Self("ep-executor");
+    /// Re-applies one record commit.
+    pub const EP_APPLY: Self = Self("ep-apply");
+    /// Re-enqueues one pool item.
+    pub const EP_REENQUEUE: Self = Self("ep-reenqueue");
+    /// Writes one cancelled completion.
+    pub const EP_CANCEL: Self = Self("ep-cancel");
     /// Creates a space's resources.
     pub const PROVISIONER: Self = Self("provisioner");
     /// Writes issued authority.
@@ -438,6 +450,11 @@ impl InfraRole {
     /// The connection label and JWT name of this role in a space.
     pub fn label(self, space: &Space) -> String {
         format!("cotal:{}:{space}", self.0)
+    }
+
+    /// The label of a role that serves one thing in a space: `cotal:<role>:<space>:<thing>`.
+    pub fn label_for(self, space: &Space, thing: &dyn fmt::Display) -> String {
+        format!("cotal:{}:{space}:{thing}", self.0)
     }
 }
 

@@ -7,12 +7,13 @@
 use std::{fs, path::PathBuf};
 
 use cotal_wire::{
-    Account, Actor, ChannelPattern, ConnId, DerivedOwner, Generation, InstanceId, KeySegment, LifecycleUid,
-    Nkey, Permissions, Principal, Role, Rules, SessionEndpoint, SessionId, Sha256Hex, SpaceToken, View,
+    Account, Actor, ChannelPattern, Command, CommitKey, ConnId, DerivedOwner, EndpointToken, FactSubject,
+    FactTopic, Generation, InstanceId, KeySegment, LifecycleUid, Nkey, Permissions, Principal, Role, Rules,
+    SessionEndpoint, SessionId, Sha256Hex, SpaceToken, View, WorkSubject,
     claims::{Act, SessionClaim, TransferWriterClaim},
     grants::{
         AgentGrants, Capabilities, ConnectPrincipal, GrantError, InstrumentTier, Issued, Profile, barriers,
-        delivery, infra, permissions,
+        delivery, drain, infra, permissions,
     },
     subject_matches,
     time::UnixSecs,
@@ -134,6 +135,25 @@ fn profiles() -> Vec<(&'static str, Profile)> {
     ]
 }
 
+fn endpoint() -> EndpointToken {
+    EndpointToken::parse("com_x").unwrap()
+}
+
+fn pools() -> drain::Pools {
+    let pools = ["builds", "tests"].map(|pool| Command::parse(pool).unwrap());
+    drain::Pools::new(&endpoint(), &pools.into()).unwrap()
+}
+
+fn work_item() -> WorkSubject {
+    let who = "u_aaaaaaaaaaaaaaaaaaaaaaaaaa.alice.uuuuuuuuuuuuuuuuuuuuuuuuuu";
+    WorkSubject::parse(&format!("cotal.main.epw.com_x.builds.{who}.r1")).unwrap()
+}
+
+fn completion() -> FactSubject {
+    let WorkSubject { space, endpoint, acceptance, .. } = work_item();
+    FactSubject { space, endpoint, topic: FactTopic::Effect(acceptance) }
+}
+
 fn templates() -> Vec<(&'static str, Permissions)> {
     let mut all: Vec<_> = profiles()
         .into_iter()
@@ -164,6 +184,17 @@ fn templates() -> Vec<(&'static str, Permissions)> {
         ("membership-rw", delivery::membership_rw(&space(), &conn())),
         ("sys-membership-observer", delivery::membership_observer(&account)),
         ("sys-connection-evictor", delivery::connection_evictor()),
+    ]);
+    all.extend([
+        ("drain-mediator", drain::mediator(&space(), &endpoint(), &conn())),
+        ("drain-cleaner", drain::cleaner(&space(), &pools(), &conn())),
+        ("drain-executor", drain::executor(&space(), &pools(), &conn())),
+        (
+            "drain-applier",
+            drain::applier(&space(), &CommitKey::parse("cp.com_x.t1.status").unwrap(), &conn()),
+        ),
+        ("drain-reconciler", drain::reconciler(&work_item(), &conn())),
+        ("drain-canceller", drain::canceller(&completion(), &conn())),
     ]);
     all
 }

@@ -7,6 +7,7 @@
 mod agent;
 pub mod barriers;
 pub mod delivery;
+pub mod drain;
 mod endpoint_rows;
 pub mod infra;
 pub mod issued;

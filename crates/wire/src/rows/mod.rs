@@ -20,7 +20,6 @@ mod issued;
 mod issued_permissions;
 mod lease;
 mod natkey;
-mod natkey;
 mod obligation;
 mod plane_claim;
 mod session;
@@ -45,7 +44,6 @@ pub use issued::{
 };
 pub use issued_permissions::{ConcreteSubject, IssuedAllow, IssuedPermissions, IssuedRules, SubjectPattern};
 pub use lease::{ItemRef, Lease, Settlement};
-pub use natkey::NatkeyRow;
 pub use natkey::NatkeyRow;
 pub use obligation::{
     Commit, CommitValue, FactWork, Obligation, ObligationKey, ObligationState, Owed, Route, RoutedPool,
