@@ -49,6 +49,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+/// Compiles the targets without running them, from their own lock file: they are no members of the workspace, and what
+/// breaks them should not wait for the next long run.
+pub(crate) fn check() -> Result<()> {
+    let root = repository::root();
+    let mut command = step::cargo();
+    command
+        .args(["check", "--locked", "--bins", "--manifest-path"])
+        .arg(root.join("fuzz").join("Cargo.toml"))
+        .env("CARGO_TARGET_DIR", root.join("target").join("fuzz-check"))
+        .env("RUSTFLAGS", "--cfg fuzzing -D warnings")
+        // Nothing is linked, so the fuzzer's own C++ need not be compiled either.
+        .env("CUSTOM_LIBFUZZER_PATH", "not-linked/libfuzzer.a");
+    step::run("fuzz targets", &mut command).map(drop)
+}
+
 fn cargo_fuzz() -> Command {
     let mut command = step::cargo();
     // The sanitizer flags are unstable; the stable compiler takes them in bootstrap mode.

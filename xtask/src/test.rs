@@ -104,7 +104,7 @@ fn lint() -> Result<()> {
             .args(["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"])
             .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"),
     )?;
-    Ok(())
+    crate::fuzz::check()
 }
 
 /// Unit and integration tests on one broker version; what they print is kept for the scan.
