@@ -15,6 +15,10 @@ use crate::{
     connection::{Connection, RequestFailure},
 };
 
+mod direct;
+mod first;
+mod purge;
+
 const EXPECTED_LAST_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
 const ROLLUP: &str = "Nats-Rollup";
 const ROLLUP_SUBJECT: &str = "sub";
@@ -168,16 +172,8 @@ impl Bucket {
 
     /// As [`Self::leader_read`], but a marker on an authority key is `failed-precondition`.
     pub async fn read_authority(&self, key: &str) -> Result<Option<Entry>, EpError> {
-        match self.leader_read(key).await? {
-            LeaderRead::Absent => Ok(None),
-            LeaderRead::Value(entry) => Ok(Some(entry)),
-            LeaderRead::Marker(revision) => Err(EpError::failed_precondition(format!(
-                "{}: {key} holds a deletion marker at revision {}; authority rows are never deleted, restore it \
-                 from a backup",
-                self.name(),
-                revision.0
-            ))),
-        }
+        let read = self.leader_read(key).await?;
+        self.no_marker(key, read)
     }
 
     /// Create-only against the key's whole history (expected sequence 0): a marker loses.
@@ -202,15 +198,6 @@ impl Bucket {
     /// Revision-pinned update.
     pub async fn put_pinned(&self, key: &str, value: Bytes, expected: Revision) -> WriteOutcome {
         self.write(key, expected, HeaderMap::new(), value).await
-    }
-
-    /// Revision-pinned purge with a marker TTL in seconds.
-    pub async fn purge_pinned(&self, key: &str, expected: Revision, marker_ttl_secs: u64) -> WriteOutcome {
-        let mut headers = HeaderMap::new();
-        headers.insert(KV_OPERATION, KV_PURGE);
-        headers.insert(ROLLUP, ROLLUP_SUBJECT);
-        headers.insert(MESSAGE_TTL, format!("{marker_ttl_secs}s"));
-        self.write(key, expected, headers, Bytes::new()).await
     }
 
     /// One conditional write, sent once and never again: a second send could meet its own success as a loss.

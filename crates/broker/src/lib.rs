@@ -7,6 +7,7 @@ pub mod connection;
 pub mod connector;
 pub mod custody;
 mod denials;
+pub mod durable;
 pub mod kv;
 pub mod provision;
 pub mod scan;

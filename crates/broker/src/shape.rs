@@ -3,13 +3,17 @@
 //! Whoever binds an authority store proves first that nothing can make it forget: no mirror, no age, no cap, one
 //! subject, on disk, and for the auth bucket no Direct Get.
 
-use cotal_wire::EpError;
+use cotal_wire::{EpError, Names, SpaceToken};
 use serde_json::{Map, Value};
 
 use crate::{
     api::{self, ApiFailure, STREAM_NOT_FOUND},
     connection::Connection,
+    streams,
 };
+
+/// Lets a message name its own end.
+const MESSAGE_TTL_FLAG: &str = "allow_msg_ttl";
 
 /// What a check found wrong: the field, and what it must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,23 +32,66 @@ pub async fn prove_authority_store(
     allow_direct_false: bool,
 ) -> Result<(), EpError> {
     let stream = format!("KV_{bucket}");
-    let answer = api::ask(connection, &format!("STREAM.INFO.{stream}"), &Map::new()).await;
-    let config = match answer.map(|mut info| info.remove("config")) {
-        Ok(Some(Value::Object(config))) => config,
-        Ok(_) => {
-            return Err(EpError::failed_precondition(format!("{stream}: STREAM.INFO has no configuration")));
-        }
-        Err(ApiFailure::Refused { err_code: STREAM_NOT_FOUND, .. }) => {
-            return Err(EpError::failed_precondition(format!(
-                "{stream} is not provisioned; run: cotal up --user-auth"
-            )));
-        }
-        Err(failure @ ApiFailure::Refused { .. }) => {
-            return Err(EpError::failed_precondition(format!("{stream} cannot be opened: {failure}")));
-        }
-        Err(failure) => return Err(EpError::unavailable(format!("{stream} cannot be proved: {failure}"))),
-    };
+    let config = configuration(connection, &stream).await?;
     check(&config, bucket, allow_direct_false).map_err(|drift| drift.refuse(&stream))
+}
+
+/// An evidence store of issued authority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EvidenceStore {
+    /// Evidence, attempts and their index: append-only.
+    Issued,
+    /// Accepted rows: create-only.
+    Accepted,
+}
+
+/// Proves the shape of an evidence store (contract 03 §H.3): as [`prove_authority_store`], then every field that it was
+/// hardened with, and that no message of it can expire by itself.
+pub async fn prove_evidence_store(
+    connection: &Connection,
+    space: &SpaceToken,
+    which: EvidenceStore,
+) -> Result<(), EpError> {
+    let [issued, accepted, ..] = streams::evidence_stores(space);
+    let spec = match which {
+        EvidenceStore::Issued => issued,
+        EvidenceStore::Accepted => accepted,
+    };
+    let stream = Names::kv_stream(&spec.bucket);
+    let config = configuration(connection, &stream).await?;
+    check(&config, &spec.bucket, false).map_err(|drift| drift.refuse(&stream))?;
+    if let Some(field) = hardening_drift(&config, &spec.verified) {
+        return Err(drifted(&stream, field, "is not what the store was hardened with"));
+    }
+    Ok(())
+}
+
+/// The first field that does not read back as it was hardened. A flag that is left out is false.
+pub(crate) fn hardening_drift<'a>(
+    config: &Map<String, Value>,
+    hardened: &'a Map<String, Value>,
+) -> Option<&'a str> {
+    let found = |field: &str| config.get(field).unwrap_or(&Value::Bool(false));
+    if !hardened.contains_key(MESSAGE_TTL_FLAG) && found(MESSAGE_TTL_FLAG) != &Value::Bool(false) {
+        return Some(MESSAGE_TTL_FLAG);
+    }
+    hardened.iter().find(|(field, value)| found(field) != *value).map(|(field, _)| field.as_str())
+}
+
+/// The configuration that STREAM.INFO answers.
+async fn configuration(connection: &Connection, stream: &str) -> Result<Map<String, Value>, EpError> {
+    let answer = api::ask(connection, &format!("STREAM.INFO.{stream}"), &Map::new()).await;
+    match answer.map(|mut info| info.remove("config")) {
+        Ok(Some(Value::Object(config))) => Ok(config),
+        Ok(_) => Err(EpError::failed_precondition(format!("{stream}: STREAM.INFO has no configuration"))),
+        Err(ApiFailure::Refused { err_code: STREAM_NOT_FOUND, .. }) => Err(EpError::failed_precondition(
+            format!("{stream} is not provisioned; run: cotal up --user-auth"),
+        )),
+        Err(failure @ ApiFailure::Refused { .. }) => {
+            Err(EpError::failed_precondition(format!("{stream} cannot be opened: {failure}")))
+        }
+        Err(failure) => Err(EpError::unavailable(format!("{stream} cannot be proved: {failure}"))),
+    }
 }
 
 /// The checks, in order.
