@@ -48,12 +48,17 @@ impl Ledger {
         clock: &dyn Clock,
         entropy: &dyn Entropy,
     ) -> Result<ActorRow, LedgerError> {
-        input.check()?;
-        self.refuse_if_managed(&input.owner, &input.actor)?;
+        self.check_interactive(input)?;
         let uid = input.lifecycle_uid.clone().unwrap_or_else(|| LifecycleUid::mint(entropy));
         let row = input.row(Some(&uid), None, clock)?;
         self.write(RowKind::Interactive, &row)?;
         self.keep_unless(RowKind::Interactive, &row, self.refuse_if_managed(&row.owner, &row.actor))
+    }
+
+    /// Whether an interactive grant of this input would be accepted now. Nothing is written.
+    pub fn check_interactive(&self, input: &GrantInput) -> Result<(), LedgerError> {
+        input.check()?;
+        self.refuse_if_managed(&input.owner, &input.actor)
     }
 
     /// Grants a managed row (contract 04 §7.6), within the envelope of its parent. An upsert rotates the secret.

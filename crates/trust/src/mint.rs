@@ -187,10 +187,22 @@ pub fn mint_static_user<E: fmt::Display>(
     entropy: &dyn Entropy,
     now: UnixSecs,
 ) -> Result<MintedUser, StaticMintError> {
+    remint_static_user(data, kind, Seed::generate(entropy), holder, lifetime, permissions, now)
+}
+
+/// The same for a user that has its nkey already: what a renewal mints (contract 08 §7.4 item 4).
+pub fn remint_static_user<E: fmt::Display>(
+    data: &DataAccount,
+    kind: CredentialKind,
+    seed: Seed<User>,
+    holder: &StaticHolder,
+    lifetime: Lifetime,
+    permissions: impl FnOnce(&ConnectPrincipal) -> Result<Permissions, E>,
+    now: UnixSecs,
+) -> Result<MintedUser, StaticMintError> {
     if kind.class() == CredentialClass::RotationRenewed {
         return Err(StaticMintError(format!("{kind} is a user of the system account, not of a space")));
     }
-    let seed = Seed::<User>::generate(entropy);
     let holder = resolve(holder, &seed)?;
     let permissions = permissions(&holder).map_err(|error| StaticMintError(error.to_string()))?;
     let signer = (&data.account, &data.signing);
@@ -280,6 +292,26 @@ fn sign(
 
 fn names_nothing(rules: &Rules) -> bool {
     rules.allow.is_empty() && rules.deny.is_empty()
+}
+
+// === provenance ===
+
+/// Who signed a credential, and for which account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SignedBy {
+    /// The key that signed it.
+    pub issuer: Nkey<Account>,
+    /// The account that it is a user of.
+    pub account: Nkey<Account>,
+}
+
+impl SignedBy {
+    /// Reads creds text whose JWT verifies; `None` for any other.
+    pub fn of_creds(text: &str) -> Option<Self> {
+        let claims = jwt::decode_verified(&creds::parse(text).ok()?.jwt).ok()?;
+        let key = |pointer: &str| Nkey::parse(claims.pointer(pointer)?.as_str()?).ok();
+        Some(Self { issuer: key("/iss")?, account: key("/nats/issuer_account")? })
+    }
 }
 
 // === health ===
@@ -480,6 +512,29 @@ mod tests {
             NOW,
         );
         assert!(refusal.is_err());
+    }
+
+    #[test]
+    fn a_renewal_keeps_the_nkey_and_says_who_signed_it() {
+        let (_, account, space) = made();
+        let data = account.data_account();
+        let first = mint_provisioner(&data, &space, &SystemEntropy, NOW).unwrap();
+        let second = remint_static_user(
+            &data,
+            CredentialKind::Delivery,
+            first.user.seed.clone(),
+            &StaticHolder::default(),
+            Lifetime::OfKind,
+            |who| Ok::<_, String>(something(who)),
+            NOW.plus(9),
+        )
+        .unwrap();
+        assert_eq!(second.user.seed.public(), first.user.seed.public());
+        assert_eq!(second.exp, Some(NOW.plus(9 + STANDING_RENEWABLE_TTL_SECS)));
+        let signed =
+            SignedBy { issuer: account.signing.public().clone(), account: account.account.public().clone() };
+        assert_eq!(SignedBy::of_creds(&second.creds), Some(signed));
+        assert_eq!(SignedBy::of_creds("x"), None);
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub const KV_PREFIX: &str = "$KV";
 pub const PLANE_KEY: &str = "plane";
 /// Key of a space's channel defaults in the channels bucket.
 pub const CHANNEL_DEFAULTS_KEY: &str = "=defaults";
+/// Key of the renewal lease in the manager bucket, outside `lease.*` (contract 01 §4.3).
+pub const RENEWAL_KEY: &str = "renewal";
 /// Consumer of the sealed scanner of the auth stream (contract 02 §2.4).
 pub const LEDGER_SCAN_CONSUMER: &str = "cotal-ledger-scan";
 /// Consumer of the sealed scanner of the records stream (contract 02 §2.4).
@@ -439,6 +441,16 @@ impl InfraRole {
     pub const ISSUER: Self = Self("issuer");
     /// Removes what an ended lifecycle left on the broker.
     pub const DEPROVISIONER: Self = Self("deprovisioner");
+    /// An operator's command that asks which incarnation of a name is active.
+    pub const OPERATOR_MAPPING: Self = Self("operator-mapping");
+    /// An operator's command that asks who holds the delivery lease.
+    pub const OPERATOR_STATUS: Self = Self("operator-status");
+    /// An operator's command that renews the delivery daemon's credentials.
+    pub const OPERATOR_RENEWAL: Self = Self("operator-renewal");
+    /// An operator's command that proves a renewed credential before it replaces the old one.
+    pub const OPERATOR_PREFLIGHT: Self = Self("operator-preflight");
+    /// An operator's command that mends the registration of a service instance.
+    pub const OPERATOR_REPAIR: Self = Self("operator-repair");
     /// The read-only readiness probe.
     pub const PLATFORM_READINESS: Self = Self("platform-readiness");
 

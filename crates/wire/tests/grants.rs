@@ -13,7 +13,7 @@ use cotal_wire::{
     claims::{Act, SessionClaim, TransferWriterClaim},
     grants::{
         AgentGrants, Capabilities, ConnectPrincipal, GrantError, InstrumentTier, Issued, Profile, barriers,
-        delivery, drain, infra, permissions,
+        delivery, drain, infra, operator, permissions,
     },
     subject_matches,
     time::UnixSecs,
@@ -195,6 +195,9 @@ fn templates() -> Vec<(&'static str, Permissions)> {
         ),
         ("drain-reconciler", drain::reconciler(&work_item(), &conn())),
         ("drain-canceller", drain::canceller(&completion(), &conn())),
+        ("operator-mapping", operator::mapping_reader(&space(), &conn())),
+        ("operator-status", operator::delivery_lease_reader(&space(), &conn())),
+        ("operator-renewal", operator::renewal_owner(&space(), &conn())),
     ]);
     all
 }

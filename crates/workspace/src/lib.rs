@@ -2,6 +2,7 @@
 //! `SecretStore` seam and its filesystem implementation, the mesh registry, and the broker's configuration text.
 
 pub mod broker_config;
+pub mod daemon_creds;
 pub mod file;
 pub mod material;
 pub mod registry;

@@ -65,6 +65,11 @@ impl Root {
         Ok(self.auth_dir())
     }
 
+    /// `<root>/.cotal/space.<hex>`: what the daemons of a space keep (contract 01 §9.1).
+    pub fn space_dir(&self, space: &Space) -> PathBuf {
+        self.cotal_dir().join(space_segment(space))
+    }
+
     /// The user-auth state dir of a space, adopting a legacy directory once (contract 04 §6.1). The directory itself
     /// may not exist yet.
     ///

@@ -13,6 +13,7 @@ pub mod infra;
 pub mod issued;
 mod maintenance;
 mod narrow;
+pub mod operator;
 mod profile;
 mod read_views;
 mod rows;
