@@ -211,6 +211,32 @@ pub async fn activate_at_uid(
     }
 }
 
+/// Why an activation for a host did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActivationFailure {
+    /// The refusal.
+    pub error: EpError,
+    /// Whether something may have been written. `false` is the contract's `outcome: "not-executed"`.
+    pub began: bool,
+}
+
+/// [`activate_at_uid`] for a host, which must know whether a refusal left anything behind (contract 05 §7.3). What the
+/// head alone refuses left nothing.
+pub async fn activate_managed(
+    stores: &AuthorityStores,
+    principal: &Principal,
+    uid: &LifecycleUid,
+    manager_instance: &str,
+    entropy: &dyn Entropy,
+) -> Result<(), ActivationFailure> {
+    let before = |error| ActivationFailure { error, began: false };
+    let head = read_head(stores.records(), principal).await.map_err(before)?;
+    see_head(head.as_ref(), uid).map_err(before)?;
+    activate_at_uid(stores, principal, uid, manager_instance, entropy)
+        .await
+        .map_err(|error| ActivationFailure { error, began: true })
+}
+
 /// Fresh activation (contract 07 §3.1): returns the minted uid and the operation id.
 ///
 /// A saga that was cut off after its gate was created refuses with a `resume-activation` detail, whose members are

@@ -15,6 +15,7 @@ pub mod evict;
 #[cfg(any(test, feature = "failpoints"))]
 pub mod failpoint;
 mod fence;
+pub mod flights;
 mod gate;
 pub mod head;
 pub mod issuance;
@@ -22,10 +23,12 @@ mod issuance_memory;
 pub mod plane;
 mod prune_timer;
 pub mod retirement;
+pub mod retirements;
 pub mod root_credential;
 pub mod scanner;
 mod store;
 pub mod stores;
+pub mod turns;
 
 pub use connect_reader::ConnectReader;
 pub use issuance::{IssuanceLog, NatkeyRow};
