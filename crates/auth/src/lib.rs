@@ -31,7 +31,7 @@ pub use daemon::{
 };
 pub use handle::{AuthService, CloseError, End, Readiness};
 pub use hosted::{AuthServiceInputs, HostedContext, start_auth_service};
-pub use http::mesh::AUTH_PROVIDER_NAME;
+pub use http::{doors::LifecycleDoor, mesh::AUTH_PROVIDER_NAME};
 pub use lines::{StderrLine, stderr_line};
 pub use openapi::openapi_document;
 pub use public_face::{PublicFace, PublicFaceError};

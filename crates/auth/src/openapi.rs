@@ -2,7 +2,10 @@
 
 use utoipa::OpenApi;
 
-use crate::http::{exchange, health, jwks, mesh};
+use crate::http::{
+    doors::{interactive_retire, managed_activate, managed_retire},
+    exchange, health, jwks, mesh,
+};
 
 /// The document's source: every route that a face of this version serves.
 #[derive(OpenApi)]
@@ -13,7 +16,15 @@ use crate::http::{exchange, health, jwks, mesh};
             `auth-service.json` on POST routes; the public face needs none and is meant for a TLS-terminating proxy. \
             Routes are matched by the exact request target. Every answer is JSON; no CORS header is ever sent.",
     ),
-    paths(health::reply, jwks::reply, exchange::serve, mesh::reply)
+    paths(
+        health::reply,
+        jwks::reply,
+        exchange::serve,
+        interactive_retire::serve,
+        managed_retire::serve,
+        managed_activate::serve,
+        mesh::reply
+    )
 )]
 struct Document;
 

@@ -1,5 +1,7 @@
 //! Reads a bounded JSON body (contract 05 §2.5).
 
+use std::borrow::Cow;
+
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body_util::BodyExt;
@@ -24,16 +26,24 @@ pub(crate) enum BodyRefusal {
     Gone,
 }
 
-impl From<BodyRefusal> for Reply {
-    fn from(refusal: BodyRefusal) -> Self {
-        match refusal {
-            BodyRefusal::TooLarge(max) => Self::error(
+impl BodyRefusal {
+    /// How it is answered.
+    pub(crate) fn status_and_sentence(&self) -> (StatusCode, Cow<'static, str>) {
+        match self {
+            Self::TooLarge(max) => (
                 StatusCode::PAYLOAD_TOO_LARGE,
-                &format!("request body too large (maximum {max} bytes)"),
+                format!("request body too large (maximum {max} bytes)").into(),
             ),
             // Nobody reads the answer to a body that broke off; a body that ends early is not JSON either.
-            BodyRefusal::NotJson | BodyRefusal::Gone => Self::error(StatusCode::BAD_REQUEST, NOT_JSON),
+            Self::NotJson | Self::Gone => (StatusCode::BAD_REQUEST, NOT_JSON.into()),
         }
+    }
+}
+
+impl From<BodyRefusal> for Reply {
+    fn from(refusal: BodyRefusal) -> Self {
+        let (status, sentence) = refusal.status_and_sentence();
+        Self::error(status, &sentence)
     }
 }
 

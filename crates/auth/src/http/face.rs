@@ -8,9 +8,10 @@ use http::{StatusCode, Uri, request::Parts};
 use hyper::body::Body;
 
 use super::{
+    doors::{Doors, interactive_retire, managed_activate, managed_retire},
     exchange::{self, Exchange},
     guard, health, jwks,
-    loopback::{self, BadCapability, Loopback},
+    loopback::{BadCapability, Loopback},
     mesh, peer,
     public::{self, Admitted, Public},
     reply::Reply,
@@ -47,6 +48,12 @@ pub(crate) struct Caller {
 impl Face {
     pub(crate) fn loopback(service: Arc<Service>, cap: Capability) -> Self {
         Self { service, policy: Policy::Loopback(Loopback::new(cap)) }
+    }
+
+    /// A loopback face with the lifecycle doors.
+    #[cfg_attr(not(test), allow(dead_code, reason = "a context has doors once its plane can retire"))]
+    pub(crate) fn loopback_with_doors(service: Arc<Service>, cap: Capability, doors: Doors) -> Self {
+        Self { service, policy: Policy::Loopback(Loopback::new(cap).with_doors(doors)) }
     }
 
     pub(crate) fn public(service: Arc<Service>, trusted_proxy: bool, bundle: Bytes) -> Self {
@@ -95,9 +102,27 @@ impl Face {
                 Ok(()) => Ok(exchange::serve(self, &self.caller(parts, remote), parts, body).await),
                 Err(refusal) => Err(refusal),
             },
-            _ => Err(self.unknown_path()),
+            (Policy::Loopback(loopback), Some(target)) => Ok(self.door(loopback, target, parts, body).await),
+            _ => Ok(self.unknown_path()),
         };
-        outcome.unwrap_or_else(|refusal| refusal)
+        outcome.unwrap_or_else(Reply::from)
+    }
+
+    /// The lifecycle doors of the loopback face, and what is no path of it.
+    async fn door<B>(&self, loopback: &Loopback, target: &str, parts: &Parts, body: &mut B) -> Reply
+    where
+        B: Body<Data = Bytes> + Unpin,
+    {
+        match (loopback.doors(), target) {
+            (Some(doors), interactive_retire::PATH) => {
+                interactive_retire::serve(doors, loopback, parts, body).await
+            }
+            (Some(doors), managed_retire::PATH) => managed_retire::serve(doors, loopback, parts, body).await,
+            (Some(doors), managed_activate::PATH) => {
+                managed_activate::serve(doors, loopback, parts, body).await
+            }
+            _ => self.unknown_path(),
+        }
     }
 
     /// The capability guard: the public face has none.
@@ -142,9 +167,9 @@ impl Face {
     }
 
     fn unknown_path(&self) -> Reply {
-        let paths = match self.policy {
-            Policy::Loopback(_) => &loopback::PATHS[..],
-            Policy::Public(_) => &public::PATHS[..],
+        let paths = match &self.policy {
+            Policy::Loopback(loopback) => loopback.paths(),
+            Policy::Public(_) => &public::PATHS,
         };
         Reply::error(StatusCode::NOT_FOUND, &format!("unknown path - {}", paths.join(", ")))
     }

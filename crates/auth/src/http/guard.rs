@@ -9,27 +9,40 @@ const GET_ONLY: &str = "GET only";
 const BROWSER_ORIGIN: &str = "browser-origin requests are not served here";
 const JSON_ONLY: &str = "content-type must be application/json";
 
+/// What a guard refused. A route that says more about its refusals adds to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GuardRefusal {
+    pub status: StatusCode,
+    pub sentence: &'static str,
+}
+
+impl From<GuardRefusal> for Reply {
+    fn from(refusal: GuardRefusal) -> Self {
+        Self::error(refusal.status, refusal.sentence)
+    }
+}
+
 /// A GET route: HEAD is refused too.
-pub(crate) fn get(parts: &Parts) -> Result<(), Reply> {
+pub(crate) fn get(parts: &Parts) -> Result<(), GuardRefusal> {
     if parts.method == Method::GET { Ok(()) } else { Err(method_refusal(GET_ONLY)) }
 }
 
 /// A POST route that takes JSON: method, then origin, then content type.
-pub(crate) fn json_post(parts: &Parts) -> Result<(), Reply> {
+pub(crate) fn json_post(parts: &Parts) -> Result<(), GuardRefusal> {
     if parts.method != Method::POST {
         return Err(method_refusal(POST_ONLY));
     }
     if parts.headers.contains_key(header::ORIGIN) {
-        return Err(Reply::error(StatusCode::FORBIDDEN, BROWSER_ORIGIN));
+        return Err(GuardRefusal { status: StatusCode::FORBIDDEN, sentence: BROWSER_ORIGIN });
     }
     if !has_json_content_type(&parts.headers) {
-        return Err(Reply::error(StatusCode::UNSUPPORTED_MEDIA_TYPE, JSON_ONLY));
+        return Err(GuardRefusal { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, sentence: JSON_ONLY });
     }
     Ok(())
 }
 
-fn method_refusal(sentence: &str) -> Reply {
-    Reply::error(StatusCode::METHOD_NOT_ALLOWED, sentence)
+fn method_refusal(sentence: &'static str) -> GuardRefusal {
+    GuardRefusal { status: StatusCode::METHOD_NOT_ALLOWED, sentence }
 }
 
 /// `/^application\/json\b/`, case-sensitive; parameters are allowed, an absent header is the empty string.

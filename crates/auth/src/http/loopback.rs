@@ -5,15 +5,29 @@ use parking_lot::Mutex;
 
 use cotal_wire::UnixMillis;
 
-use super::{budget::Window, exchange, health, jwks};
+use super::{
+    budget::Window,
+    doors::{Doors, interactive_retire, managed_activate, managed_retire},
+    exchange, health, jwks,
+};
 use crate::capability::Capability;
 
 /// The paths of this face, in the order that its 404 lists them.
-pub(crate) const PATHS: [&str; 3] = [health::PATH, jwks::PATH, exchange::PATH];
+pub(crate) const PATHS: [&str; 6] = [
+    health::PATH,
+    jwks::PATH,
+    exchange::PATH,
+    interactive_retire::PATH,
+    managed_retire::PATH,
+    managed_activate::PATH,
+];
+/// How many of [`PATHS`] a face without lifecycle doors serves.
+const WITHOUT_DOORS: usize = 3;
 
 /// The policy and the two windows of a loopback face.
 pub(crate) struct Loopback {
     cap: Capability,
+    doors: Option<Doors>,
     bad_capabilities: Mutex<Window>,
     refusals: Mutex<Window>,
 }
@@ -29,12 +43,33 @@ pub(crate) enum BadCapability {
 
 impl Loopback {
     pub(crate) fn new(cap: Capability) -> Self {
-        Self { cap, bad_capabilities: Mutex::default(), refusals: Mutex::default() }
+        Self { cap, doors: None, bad_capabilities: Mutex::default(), refusals: Mutex::default() }
+    }
+
+    /// The same face with the lifecycle doors.
+    #[cfg_attr(not(test), allow(dead_code, reason = "a context has doors once its plane can retire"))]
+    pub(crate) fn with_doors(self, doors: Doors) -> Self {
+        Self { doors: Some(doors), ..self }
+    }
+
+    /// The lifecycle doors, when this face has them.
+    pub(crate) fn doors(&self) -> Option<&Doors> {
+        self.doors.as_ref()
+    }
+
+    /// The paths that this face serves.
+    pub(crate) fn paths(&self) -> &'static [&'static str] {
+        if self.doors.is_some() { &PATHS } else { &PATHS[..WITHOUT_DOORS] }
+    }
+
+    /// Whether the capability is right; a miss touches no window.
+    pub(crate) fn admits(&self, headers: &HeaderMap) -> bool {
+        self.cap.admits(headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes))
     }
 
     /// Checks the capability. A miss goes to a window of its own and never touches the refusal window.
     pub(crate) fn check_capability(&self, headers: &HeaderMap, now: UnixMillis) -> Result<(), BadCapability> {
-        if self.cap.admits(headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes)) {
+        if self.admits(headers) {
             return Ok(());
         }
         let flooded = self.bad_capabilities.lock().record(now);

@@ -5,6 +5,7 @@
 
 pub(crate) mod body;
 pub(crate) mod budget;
+pub(crate) mod doors;
 pub(crate) mod exchange;
 pub(crate) mod face;
 pub(crate) mod guard;

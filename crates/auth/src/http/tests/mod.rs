@@ -1,6 +1,7 @@
 //! Both faces over real sockets: what a client sees, byte for byte, in the contract's order.
 
 mod budgets;
+mod doors;
 mod exchanges;
 mod limits;
 mod order;

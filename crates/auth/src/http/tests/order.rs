@@ -197,7 +197,10 @@ async fn only_the_exact_request_target_is_a_route() {
     let rig = Rig::start().await;
     for face in BOTH {
         let paths = match face {
-            FaceName::Loopback => "/health, /jwks, /exchange",
+            FaceName::Loopback => {
+                "/health, /jwks, /exchange, /interactive-lifecycle/retire, /managed-lifecycle/retire, \
+                 /managed-lifecycle/activate"
+            }
             FaceName::Public => "/health, /jwks, /exchange, /.well-known/cotal-mesh",
         };
         for target in [
@@ -212,7 +215,8 @@ async fn only_the_exact_request_target_is_a_route() {
             "/exchange/",
             "/__proto__",
             "/chat-session/open",
-            "/interactive-lifecycle/retire",
+            "/interactive-lifecycle/retire?",
+            "/managed-lifecycle/activate/",
             "/tool-result-consent/issue",
         ] {
             let answer = rig.send(face, &Call::get(target)).await;

@@ -3,31 +3,39 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
+    path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use cotal_authority::{
+    activation::ActivationFailure,
+    retirement::{Retirement, RetirementFailure},
+};
 use cotal_callout::{ConnectLimits, Limiter};
 use cotal_dev_idp::{DevIdp, DevIdpOptions};
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
 use cotal_trust::{
     idp::{IdpPin, JwksResolver},
     issuer::IssuerKeySet,
+    nkey::Seed,
     owner::OwnerSecret,
     system::SystemEntropy,
 };
 use cotal_wire::{
-    Actor, Clock, CredentialId, DerivedOwner, EpError, InstanceId, LifecycleUid, Space, UnixMillis,
+    Account, Actor, Clock, CredentialId, DerivedOwner, EpError, InstanceId, LifecycleUid, Nkey, Principal,
+    Space, UnixMillis,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    sync::Notify,
 };
 
 use crate::{
@@ -35,6 +43,7 @@ use crate::{
     bridge::{IdpBridge, IdpBridgeParts},
     capability::Capability,
     http::{
+        doors::{Doors, LifecycleDoor},
         exchange::Exchange,
         face::{Face, Service},
         listener::Listener,
@@ -103,6 +112,115 @@ impl ManagerDirectory for Managers {
     }
 }
 
+/// Stands for the plane behind the lifecycle doors: answers what the test says, and writes down what it was asked.
+#[derive(Default)]
+pub(super) struct Plane {
+    fenced: AtomicBool,
+    dies: AtomicBool,
+    holds: AtomicBool,
+    retires: Mutex<Option<Result<Retirement, RetirementFailure>>>,
+    activates: Mutex<Option<Result<(), ActivationFailure>>>,
+    asked: Mutex<Vec<String>>,
+    held: Notify,
+    released: Notify,
+    finished: Notify,
+}
+
+impl Plane {
+    pub(super) fn fence(&self) {
+        self.fenced.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn dies(&self) {
+        self.dies.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn holds(&self) {
+        self.holds.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) async fn held(&self) {
+        self.held.notified().await;
+    }
+
+    pub(super) fn release(&self) {
+        self.released.notify_one();
+    }
+
+    pub(super) async fn finished(&self) {
+        self.finished.notified().await;
+    }
+
+    pub(super) fn retires(&self, answer: Result<Retirement, RetirementFailure>) {
+        *self.retires.lock() = Some(answer);
+    }
+
+    pub(super) fn activates(&self, answer: Result<(), ActivationFailure>) {
+        *self.activates.lock() = Some(answer);
+    }
+
+    /// What passed the fence, in order.
+    pub(super) fn asked(&self) -> Vec<String> {
+        self.asked.lock().clone()
+    }
+
+    async fn retire(
+        &self,
+        what: &str,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<Retirement, RetirementFailure> {
+        self.check_open().map_err(|error| RetirementFailure { error, began: false })?;
+        self.asked.lock().push(format!("{what} {principal} {uid}"));
+        if self.holds.load(Ordering::SeqCst) {
+            self.held.notify_one();
+            self.released.notified().await;
+        }
+        self.finished.notify_one();
+        self.retires.lock().clone().unwrap_or(Ok(Retirement::NotStarted))
+    }
+}
+
+#[async_trait]
+impl LifecycleDoor for Plane {
+    fn check_open(&self) -> Result<(), EpError> {
+        if self.fenced.load(Ordering::SeqCst) {
+            return Err(EpError::unavailable("the plane is closed"));
+        }
+        Ok(())
+    }
+
+    async fn retire_interactive(
+        &self,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<Retirement, RetirementFailure> {
+        self.retire("interactive", principal, uid).await
+    }
+
+    async fn retire_managed(
+        &self,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<Retirement, RetirementFailure> {
+        self.retire("managed", principal, uid).await
+    }
+
+    async fn activate_managed(
+        &self,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<(), ActivationFailure> {
+        self.check_open().map_err(|error| ActivationFailure { error, began: false })?;
+        self.asked.lock().push(format!("activate {principal} {uid}"));
+        assert!(!self.dies.load(Ordering::SeqCst), "a defect of the activation");
+        self.activates.lock().clone().unwrap_or(Ok(()))
+    }
+}
+
+/// An account that the rig does not serve.
+pub(super) const OTHER_ACCOUNT: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
 /// Both faces and what they stand on.
 pub(super) struct Rig {
     pub clock: Arc<HandClock>,
@@ -112,13 +230,15 @@ pub(super) struct Rig {
     pub space: Space,
     pub credentials: Arc<Credentials>,
     pub managers: Arc<Managers>,
+    pub plane: Arc<Plane>,
+    pub data_account: Nkey<Account>,
     pub cap: Capability,
     pub loopback: Listener,
     pub public: Listener,
     pub origin: String,
     pub idp: Option<DevIdp>,
     pub owner_secret: OwnerSecret,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Rig {
@@ -187,8 +307,15 @@ impl Rig {
             clock: dyn_clock,
         });
         let cap = Capability::mint(&SystemEntropy);
-        let loopback =
-            Listener::bind(0, Arc::new(Face::loopback(Arc::clone(&service), cap.clone()))).await.unwrap();
+        let plane = Arc::new(Plane::default());
+        let data_account = Seed::<Account>::generate(&SystemEntropy).public().clone();
+        let doors = Doors {
+            plane: Arc::clone(&plane) as _,
+            ledger: ledger.clone(),
+            data_account: data_account.clone(),
+        };
+        let face = Face::loopback_with_doors(Arc::clone(&service), cap.clone(), doors);
+        let loopback = Listener::bind(0, Arc::new(face)).await.unwrap();
         let bundle = Bytes::from_static(b"{\"space\":\"demo\"}");
         let public = Listener::bind(0, Arc::new(Face::public(service, trusted_proxy, bundle))).await.unwrap();
         Self {
@@ -199,13 +326,15 @@ impl Rig {
             space,
             credentials,
             managers,
+            plane,
+            data_account,
             cap,
             loopback,
             public,
             origin,
             idp,
             owner_secret,
-            _dir: dir,
+            dir,
         }
     }
 
@@ -240,6 +369,52 @@ impl Rig {
             .unwrap();
     }
 
+    /// An interactive grant at this incarnation, whatever was there.
+    pub(super) fn grant_at(&self, sub: &str, actor: &str, uid: &str) {
+        self.revoke_human(sub, actor);
+        let input = GrantInput {
+            lifecycle_uid: Some(LifecycleUid::parse(uid).unwrap()),
+            ..grant_input(&self.owner_of(sub), actor, &[])
+        };
+        self.ledger.grant_interactive(&input, &*self.clock, &SystemEntropy).unwrap();
+    }
+
+    /// A managed grant at this incarnation.
+    pub(super) fn grant_agent_at(&self, sub: &str, actor: &str, uid: &str) {
+        let owner = self.owner_of(sub);
+        self.grant_human(sub, "boss", &["admin"]);
+        let input = GrantInput {
+            parent: Some(format!("{owner}.boss")),
+            lifecycle_uid: Some(LifecycleUid::parse(uid).unwrap()),
+            ..grant_input(&owner, actor, &[])
+        };
+        let (_, hash) = mint_agent_secret(&SystemEntropy);
+        self.ledger.grant_managed(&input, &hash, &*self.clock).unwrap();
+    }
+
+    pub(super) fn revoke_human(&self, sub: &str, actor: &str) {
+        self.ledger.revoke_interactive(&self.owner_of(sub), &Actor::parse(actor).unwrap()).unwrap();
+    }
+
+    /// Takes the incarnation out of an interactive row, as the oldest writers left it.
+    pub(super) fn strip_uid(&self, sub: &str, actor: &str) {
+        let path = self.row_path("actors", sub, actor);
+        let mut row: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        row.as_object_mut().unwrap().remove("lifecycleUid").unwrap();
+        std::fs::write(&path, row.to_string()).unwrap();
+    }
+
+    /// Puts what is no row in the place of one.
+    pub(super) fn spoil_row(&self, kind: &str, sub: &str, actor: &str, text: &str) {
+        let path = self.row_path(kind, sub, actor);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+    }
+
+    fn row_path(&self, kind: &str, sub: &str, actor: &str) -> PathBuf {
+        self.dir.path().join(kind).join(format!("{}.{actor}.json", self.owner_of(sub)))
+    }
+
     /// A human's exchange body, its proof valid for an hour.
     pub(super) fn human(&self, sub: &str, actor: &str) -> Value {
         json!({"idpToken": self.proof(sub, 3_600), "actor": actor})
@@ -264,11 +439,16 @@ impl Rig {
     pub(super) async fn send(&self, face: FaceName, call: &Call) -> Answer {
         let mut call = call.clone();
         if face == FaceName::Loopback && !call.without_cap {
-            call.headers
-                .entry("authorization".into())
-                .or_insert_with(|| format!("Bearer {}", self.cap.expose()));
+            call = self.with_cap(call);
         }
         raw(self.addr(face), &call.to_bytes()).await
+    }
+
+    /// The call with this face's capability, unless it brings an authorization of its own.
+    pub(super) fn with_cap(&self, mut call: Call) -> Call {
+        let bearer = || format!("Bearer {}", self.cap.expose());
+        call.headers.entry("authorization".into()).or_insert_with(bearer);
+        call
     }
 }
 
@@ -333,7 +513,7 @@ impl Call {
         head + "\r\n"
     }
 
-    fn to_bytes(&self) -> Vec<u8> {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
         [self.head().as_bytes(), &self.body].concat()
     }
 }
