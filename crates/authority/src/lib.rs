@@ -21,6 +21,7 @@ pub mod head;
 pub mod issuance;
 mod issuance_memory;
 pub mod plane;
+pub mod plane_claim;
 mod prune_timer;
 pub mod retirement;
 pub mod retirements;

@@ -1,8 +1,31 @@
 //! The sealed scanners: the only readers that enumerate the authority streams, each scan guarded by the plane claim
 //! (contract 05 §8.7, 03 §E "Holding invariant").
+//!
+//! A candidate is an open connection that can do nothing. Only the winner of the claim makes a scanner of it, once.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock, Weak},
+};
 
 use bytes::Bytes;
-use cotal_wire::{EndpointToken, EpError, InstanceId, KeySegment, LifecycleUid, Owner, Revision};
+use cotal_broker::{Connection, ConnectionTuple, Connector, Lifetime, SealedScan};
+use cotal_wire::{
+    EndpointToken, EpError, InfraRole, InstanceId, KeySegment, LifecycleUid, Names, Owner, OwnerKind,
+    Revision, Space,
+    grants::infra,
+    names::{GOAL_INDEX_SCAN_CONSUMER, LEDGER_SCAN_CONSUMER, RECORDS_SCAN_CONSUMER},
+    rows::GoalIndexRow,
+};
+use parking_lot::Mutex;
+
+use crate::{
+    plane_claim::{ClaimHold, When},
+    store::at_key,
+};
+
+/// The endpoint whose gates and goals the plane enumerates.
+const MANAGER: &str = "manager";
 
 /// One row as a scan found it: the last message of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,17 +49,171 @@ pub enum Obligations {
     At(EndpointToken),
 }
 
+/// Which of the two authority streams a scanner reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScannerRole {
+    /// The auth stream.
+    Ledger,
+    /// The records stream.
+    Records,
+}
+
+/// The plane-owned connection of a scanner: it can be watched and closed, and not asked anything.
+#[derive(Clone)]
+pub struct ScannerConnection {
+    connection: Connection,
+    tuple: ConnectionTuple,
+    role: ScannerRole,
+}
+
+/// An open, inert connection that may become the scanner of the auth stream.
+pub struct LedgerCandidate(Candidate);
+
+/// An open, inert connection that may become the scanner of the records stream.
+pub struct RecordsCandidate(Candidate);
+
+struct Candidate {
+    connection: ScannerConnection,
+    space: Space,
+}
+
 /// The activated scanner of the auth stream.
-pub struct LedgerScanner {}
+pub struct LedgerScanner(Sealed);
 
 /// The activated scanner of the records stream.
-pub struct RecordsScanner {}
+pub struct RecordsScanner(Sealed);
 
-#[allow(clippy::unused_async, unused_variables)]
+/// What every scan of one stream goes through.
+struct Sealed {
+    connection: ScannerConnection,
+    space: Space,
+    bucket: String,
+    hold: Arc<ClaimHold>,
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+// === impl ScannerRole ===
+
+impl ScannerRole {
+    /// The role's word in logs and operator texts (contract 03 §G).
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ledger => "auth-ledger",
+            Self::Records => "records",
+        }
+    }
+}
+
+// === impl ScannerConnection ===
+
+impl ScannerConnection {
+    async fn open(connector: &Connector, role: ScannerRole) -> Result<Self, EpError> {
+        let space = connector.space();
+        let token = space.token();
+        let (infra_role, grants): (_, fn(&_, &_) -> _) = match role {
+            ScannerRole::Ledger => (InfraRole::AUTH_SCAN, infra::ledger_scanner),
+            ScannerRole::Records => (InfraRole::RECORDS_SCAN, infra::records_scanner),
+        };
+        let label = infra_role.label(space);
+        let connection =
+            connector.open(label, &move |inbox| grants(&token, inbox), Lifetime::PlaneOwned).await?;
+        let tuple = connection.tuple().cloned();
+        let tuple = tuple.ok_or_else(|| EpError::internal("a plane-owned connection has no tuple"))?;
+        Ok(Self { connection, tuple, role })
+    }
+
+    /// What the claim row pins of it.
+    pub fn tuple(&self) -> &ConnectionTuple {
+        &self.tuple
+    }
+
+    /// Which scanner's it is.
+    pub fn role(&self) -> ScannerRole {
+        self.role
+    }
+
+    /// Resolves when the connection has ended for good, on demand or not: it never reconnects.
+    pub async fn gone(&self) {
+        self.connection.ended().await;
+    }
+
+    /// Closes it; a scan that runs is refused. Again is no error.
+    pub async fn close(&self) -> Result<(), EpError> {
+        self.connection.close().await
+    }
+}
+
+// === impl candidates ===
+
+impl LedgerCandidate {
+    /// Opens `cotal:auth-scan:<space>`.
+    pub async fn open(connector: &Connector) -> Result<Self, EpError> {
+        Candidate::open(connector, ScannerRole::Ledger).await.map(Self)
+    }
+
+    /// Its connection.
+    pub fn connection(&self) -> &ScannerConnection {
+        &self.0.connection
+    }
+
+    /// Makes it the scanner, under a claim that pins this very connection (else `failed-precondition`).
+    pub fn activate(self, hold: &Arc<ClaimHold>) -> Result<LedgerScanner, EpError> {
+        self.0.activate(hold).map(LedgerScanner)
+    }
+}
+
+impl RecordsCandidate {
+    /// Opens `cotal:records-scan:<space>`.
+    pub async fn open(connector: &Connector) -> Result<Self, EpError> {
+        Candidate::open(connector, ScannerRole::Records).await.map(Self)
+    }
+
+    /// Its connection.
+    pub fn connection(&self) -> &ScannerConnection {
+        &self.0.connection
+    }
+
+    /// Makes it the scanner, under a claim that pins this very connection (else `failed-precondition`).
+    pub fn activate(self, hold: &Arc<ClaimHold>) -> Result<RecordsScanner, EpError> {
+        self.0.activate(hold).map(RecordsScanner)
+    }
+}
+
+impl Candidate {
+    async fn open(connector: &Connector, role: ScannerRole) -> Result<Self, EpError> {
+        let connection = ScannerConnection::open(connector, role).await?;
+        Ok(Self { connection, space: connector.space().clone() })
+    }
+
+    fn activate(self, hold: &Arc<ClaimHold>) -> Result<Sealed, EpError> {
+        let Self { connection, space } = self;
+        let role = connection.role;
+        let pinned = match role {
+            ScannerRole::Ledger => &hold.tuples().ledger,
+            ScannerRole::Records => &hold.tuples().records,
+        };
+        if *hold.space() != space || *pinned != connection.tuple {
+            return Err(EpError::failed_precondition(format!(
+                "the {} scanner of {space} is not the one that the plane claim pins",
+                role.as_str()
+            )));
+        }
+        let names = Names::new(&space.token());
+        let bucket = match role {
+            ScannerRole::Ledger => names.auth_bucket(),
+            ScannerRole::Records => names.records_bucket(),
+        };
+        let turn = turn_of(&space, role);
+        Ok(Sealed { connection, space, bucket, hold: hold.clone(), turn })
+    }
+}
+
+// === impl LedgerScanner ===
+
 impl LedgerScanner {
     /// `cred.<uid>.>`
     pub async fn agent_family(&self, uid: &LifecycleUid) -> Result<Vec<Scanned>, EpError> {
-        todo!()
+        self.scan(format!("cred.{uid}.>")).await
     }
 
     /// `epcred.<endpoint>.<instance>.>`
@@ -45,39 +222,226 @@ impl LedgerScanner {
         endpoint: &EndpointToken,
         instance: &InstanceId,
     ) -> Result<Vec<Scanned>, EpError> {
-        todo!()
+        self.scan(format!("epcred.{endpoint}.{instance}.>")).await
     }
 
     /// `bysrc.<issuerKeyId>.<id>.>`
     pub async fn by_source(&self, issuer_key: &KeySegment, id: &KeySegment) -> Result<Vec<Scanned>, EpError> {
-        todo!()
+        self.scan(format!("bysrc.{issuer_key}.{id}.>")).await
     }
 
-    /// `stage.>`
+    /// `stage.>`: operation intents, and the session pins below `stage.session.`.
     pub async fn intents(&self) -> Result<Vec<Scanned>, EpError> {
-        todo!()
+        self.scan("stage.>".to_owned()).await
     }
 
     /// `epgate.manager.>`
     pub async fn manager_gates(&self) -> Result<Vec<Scanned>, EpError> {
-        todo!()
+        self.scan(format!("epgate.{MANAGER}.>")).await
     }
 
     /// `session.>`
     pub async fn sessions(&self) -> Result<Vec<Scanned>, EpError> {
-        todo!()
+        self.scan("session.>".to_owned()).await
+    }
+
+    /// Refuses `failed-precondition` when a registry of another space would bind this scanner (contract 07 §1).
+    pub fn bonded_to(&self, space: &Space) -> Result<(), EpError> {
+        self.0.bonded_to(space)
+    }
+
+    /// Its connection.
+    pub fn connection(&self) -> &ScannerConnection {
+        &self.0.connection
+    }
+
+    async fn scan(&self, filter: String) -> Result<Vec<Scanned>, EpError> {
+        self.0.scan(LEDGER_SCAN_CONSUMER, &filter).await
     }
 }
 
-#[allow(clippy::unused_async, unused_variables)]
+// === impl RecordsScanner ===
+
 impl RecordsScanner {
     /// Obligation rows, markers included.
     pub async fn obligations(&self, which: &Obligations) -> Result<Vec<Scanned>, EpError> {
-        todo!()
+        let filter = which.filter();
+        if !is_obligation_filter(&filter) {
+            return Err(EpError::internal(format!("{filter:?} is no filter of obligations")));
+        }
+        self.0.scan(RECORDS_SCAN_CONSUMER, &filter).await
     }
 
-    /// `goalidx.manager.<owner>.>`, checked as contract 05 §8.7 says.
+    /// `goalidx.manager.<owner>.>`, checked as contract 05 §8.7 says: a marker is `failed-precondition`, a row that is
+    /// garbled or another's is `internal`, and then nothing is returned.
     pub async fn goal_index(&self, owner: &Owner) -> Result<Vec<Scanned>, EpError> {
-        todo!()
+        if owner.kind() == OwnerKind::Local {
+            return Err(EpError::bad_request("the goal index is read for a u_ or p_ owner"));
+        }
+        let rows = self.0.scan(GOAL_INDEX_SCAN_CONSUMER, &format!("goalidx.{MANAGER}.{owner}.>")).await?;
+        check_goal_index(owner, &rows)?;
+        Ok(rows)
+    }
+
+    /// Refuses `failed-precondition` when a registry of another space would bind this scanner (contract 07 §1).
+    pub fn bonded_to(&self, space: &Space) -> Result<(), EpError> {
+        self.0.bonded_to(space)
+    }
+
+    /// Its connection.
+    pub fn connection(&self) -> &ScannerConnection {
+        &self.0.connection
+    }
+}
+
+impl Obligations {
+    fn filter(&self) -> String {
+        match self {
+            Self::OfTarget(uid) => format!("oblig.{uid}.>"),
+            Self::OfTargetAt(uid, endpoint) => format!("oblig.{uid}.{endpoint}.>"),
+            Self::At(endpoint) => format!("oblig.*.{endpoint}.>"),
+        }
+    }
+}
+
+// === impl Sealed ===
+
+impl Sealed {
+    /// One scan at a time; the claim is held before it, and still held after it, or its result is discarded.
+    async fn scan(&self, consumer: &'static str, filter: &str) -> Result<Vec<Scanned>, EpError> {
+        let _turn = self.turn.lock().await;
+        self.hold.assert_held(When::Before).await?;
+        let rows = SealedScan::new(&self.bucket, consumer, filter).run(&self.connection.connection).await?;
+        self.hold.assert_held(When::After).await?;
+        let scanned =
+            rows.into_iter().map(|row| Scanned { key: row.key, revision: row.revision, value: row.value });
+        Ok(scanned.collect())
+    }
+
+    fn bonded_to(&self, space: &Space) -> Result<(), EpError> {
+        if self.space == *space {
+            return Ok(());
+        }
+        Err(EpError::failed_precondition(format!(
+            "the {} scanner is of space {}, and a registry of {space} cannot bind it",
+            self.connection.role.as_str(),
+            self.space
+        )))
+    }
+}
+
+/// The turns of a space's stream in this process (contract 05 §12.4).
+fn turn_of(space: &Space, role: ScannerRole) -> Arc<tokio::sync::Mutex<()>> {
+    type Turns = HashMap<(String, ScannerRole), Weak<tokio::sync::Mutex<()>>>;
+    static TURNS: LazyLock<Mutex<Turns>> = LazyLock::new(Mutex::default);
+    let mut turns = TURNS.lock();
+    let key = (space.as_str().to_owned(), role);
+    if let Some(turn) = turns.get(&key).and_then(Weak::upgrade) {
+        return turn;
+    }
+    turns.retain(|_, turn| turn.strong_count() > 0);
+    let turn = Arc::default();
+    turns.insert(key, Arc::downgrade(&turn));
+    turn
+}
+
+/// `oblig.<segments>.>`, each segment `*` or `[A-Za-z0-9_-]+`.
+fn is_obligation_filter(filter: &str) -> bool {
+    let segments = filter.strip_prefix("oblig.").and_then(|rest| rest.strip_suffix(".>"));
+    let is_segment = |segment: &str| {
+        segment == "*"
+            || !segment.is_empty()
+                && segment.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+    };
+    segments.is_some_and(|segments| segments.split('.').all(is_segment))
+}
+
+fn check_goal_index(owner: &Owner, rows: &[Scanned]) -> Result<(), EpError> {
+    if let Some(marker) = rows.iter().find(|row| row.value.is_none()) {
+        return Err(EpError::failed_precondition(format!(
+            "{} holds a deletion marker at revision {}; the goal index cannot be read whole",
+            marker.key.escape_default(),
+            marker.revision.0
+        )));
+    }
+    for row in rows {
+        let value = row.value.as_deref().unwrap_or_default();
+        let goal = at_key(&row.key, GoalIndexRow::parse(&row.key, value))?;
+        if goal.endpoint != MANAGER || goal.owner != owner.as_str() {
+            return Err(EpError::internal(format!(
+                "{}: the goal is another endpoint's or owner's",
+                row.key.escape_default()
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use cotal_wire::EpCode;
+
+    use super::*;
+
+    #[test]
+    fn obligation_filters_are_segments_and_a_rest() {
+        let uid = LifecycleUid::parse(&"a".repeat(26)).unwrap();
+        let endpoint = EndpointToken::parse("manager").unwrap();
+        for which in [
+            Obligations::OfTarget(uid.clone()),
+            Obligations::OfTargetAt(uid, endpoint.clone()),
+            Obligations::At(endpoint),
+        ] {
+            assert!(is_obligation_filter(&which.filter()), "{which:?}");
+        }
+        for bad in [
+            "",
+            "oblig.>",
+            "oblig..>",
+            "oblig.a",
+            "oblig.a.b",
+            "cred.a.>",
+            "oblig.a.>.>",
+            "oblig.a*.>",
+            "oblig.a b.>",
+            "oblig.*.*.é.>",
+            "oblig.>.a.>",
+        ] {
+            assert!(!is_obligation_filter(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_spaces_stream_has_one_turn_however_many_scanners() {
+        let space = |name: &str| Space::parse(name).unwrap();
+        let turn = turn_of(&space("turn-a"), ScannerRole::Ledger);
+        assert!(Arc::ptr_eq(&turn, &turn_of(&space("turn-a"), ScannerRole::Ledger)));
+        assert!(!Arc::ptr_eq(&turn, &turn_of(&space("turn-a"), ScannerRole::Records)));
+        assert!(!Arc::ptr_eq(&turn, &turn_of(&space("turn-b"), ScannerRole::Ledger)));
+    }
+
+    #[test]
+    fn a_goal_index_is_whole_and_of_its_owner_or_refused() {
+        let owner = Owner::parse(&format!("u_{}", "a".repeat(26))).unwrap();
+        let row = |endpoint: &str, owner: &str, value: Option<&str>| {
+            let key = format!("goalidx.{endpoint}.{owner}.alice.uid1.g1");
+            let body = format!(
+                "{{\"v\":1,\"endpoint\":\"{endpoint}\",\"owner\":\"{owner}\",\"actor\":\"alice\",\"uid\":\"uid1\",\
+                 \"goalId\":\"g1\",\"iid\":\"i\"}}"
+            );
+            let value = Some(value.map_or(body, str::to_owned)).map(Bytes::from);
+            Scanned { key, revision: Revision(1), value }
+        };
+        let good = row("manager", owner.as_str(), None);
+        let marker = Scanned { value: None, ..good.clone() };
+        assert_eq!(check_goal_index(&owner, &[]), Ok(()));
+        assert_eq!(check_goal_index(&owner, std::slice::from_ref(&good)), Ok(()));
+        let code = |rows: &[Scanned]| check_goal_index(&owner, rows).unwrap_err().code;
+        // A marker anywhere speaks before a garbled row does.
+        let garbled = row("manager", owner.as_str(), Some("{}"));
+        assert_eq!(code(&[garbled.clone(), marker]), EpCode::FailedPrecondition);
+        assert_eq!(code(&[good.clone(), garbled]), EpCode::Internal);
+        assert_eq!(code(&[good.clone(), row("other", owner.as_str(), None)]), EpCode::Internal);
+        assert_eq!(code(&[good, row("manager", &format!("u_{}", "b".repeat(26)), None)]), EpCode::Internal);
     }
 }

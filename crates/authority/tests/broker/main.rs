@@ -2,7 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends")]
 
 mod activation;
+mod claim;
 mod connect;
 mod harness;
+#[allow(dead_code, reason = "each slice uses its part")]
+mod held;
 mod issuance;
 mod mint;
+mod scan;
