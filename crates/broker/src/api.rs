@@ -20,8 +20,6 @@ pub(crate) const NO_MESSAGE_FOUND: u32 = 10037;
 pub(crate) const WRONG_LAST_SEQUENCE: u32 = 10071;
 /// `err_code`: wrong last sequence, newer form.
 pub(crate) const WRONG_LAST_SEQUENCE_CONSTANT: u32 = 10164;
-/// `err_code`: consumer not found.
-pub(crate) const CONSUMER_NOT_FOUND: u32 = 10014;
 /// `err_code`: stream not found.
 pub(crate) const STREAM_NOT_FOUND: u32 = 10059;
 /// `err_code`: the stream name is in use with another configuration.
