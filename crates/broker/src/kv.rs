@@ -19,7 +19,7 @@ mod direct;
 mod first;
 mod purge;
 
-const EXPECTED_LAST_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
+pub(crate) const EXPECTED_LAST_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
 const ROLLUP: &str = "Nats-Rollup";
 const ROLLUP_SUBJECT: &str = "sub";
 const MESSAGE_TTL: &str = "Nats-TTL";
@@ -350,27 +350,29 @@ impl Names {
         subject.strip_prefix("$KV.")?.strip_prefix(self.bucket.as_str())?.strip_prefix('.')
     }
 
-    /// Reads a publish acknowledgement.
     fn parse_ack(&self, answer: &[u8]) -> WriteOutcome {
-        match serde_json::from_slice::<Object<PubAck<'_>>>(answer).map(|ack| ack.0) {
-            Ok(PubAck { error: Some(error), .. }) => match error.err_code {
-                WRONG_LAST_SEQUENCE | WRONG_LAST_SEQUENCE_CONSTANT => WriteOutcome::Lost,
-                _ => WriteOutcome::Ambiguous(error.to_string()),
-            },
-            Ok(PubAck { stream, seq, error: None }) if stream == self.stream && seq > 0 => {
-                WriteOutcome::Written(Revision(seq))
-            }
-            Ok(_) | Err(_) => {
-                WriteOutcome::Ambiguous("the answer is no acknowledgement of this store".into())
-            }
-        }
+        parse_ack(&self.stream, answer)
     }
 }
 
 // === what a message says ===
 
+/// Reads a publish acknowledgement of a stream.
+pub(crate) fn parse_ack(stream: &str, answer: &[u8]) -> WriteOutcome {
+    match serde_json::from_slice::<Object<PubAck<'_>>>(answer).map(|ack| ack.0) {
+        Ok(PubAck { error: Some(error), .. }) => match error.err_code {
+            WRONG_LAST_SEQUENCE | WRONG_LAST_SEQUENCE_CONSTANT => WriteOutcome::Lost,
+            _ => WriteOutcome::Ambiguous(error.to_string()),
+        },
+        Ok(PubAck { stream: stored_in, seq, error: None }) if stored_in == stream && seq > 0 => {
+            WriteOutcome::Written(Revision(seq))
+        }
+        Ok(_) | Err(_) => WriteOutcome::Ambiguous("the answer is no acknowledgement of this stream".into()),
+    }
+}
+
 /// Reads a `STREAM.MSG.GET` answer: the subject and what stands there, or `None` when there is no message.
-fn parse_get(answer: &[u8]) -> Result<Option<(Cow<'_, str>, LeaderRead)>, String> {
+pub(crate) fn parse_get(answer: &[u8]) -> Result<Option<(Cow<'_, str>, LeaderRead)>, String> {
     let Object(answer): Object<GetAnswer<'_>> =
         serde_json::from_slice(answer).map_err(|_| "the answer is garbled")?;
     let message = match (answer.message, answer.error) {
