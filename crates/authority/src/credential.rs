@@ -180,22 +180,48 @@ pub(crate) async fn read_row(
 
 /// Marks a credential row revoked (contract 07 §4.4 "revoke mark"); a revoked one stays as it is.
 pub async fn revoke(stores: &AuthorityStores, uid: &LifecycleUid, id: &CredentialId) -> Result<(), EpError> {
+    let key = names::cred_key(uid, id);
+    match read_ledger_row(stores.auth_store(), &key).await? {
+        Some(at) => revoke_row(stores.auth_store(), at).await.map(drop),
+        None => Err(no_row()),
+    }
+}
+
+/// A credential row of either family, and the revision that it was read at.
+pub(crate) type RowAt = (CredentialRow, Revision);
+
+/// Reads a ledger row by its key: `failed-precondition` on a marker, `internal` on a garbled row.
+pub(crate) async fn read_ledger_row(store: &Store, key: &str) -> Result<Option<RowAt>, EpError> {
+    let Some(entry) = store.read(key).await? else { return Ok(None) };
+    Ok(Some((at_key(key, CredentialRow::parse(key, &entry.value))?, entry.revision)))
+}
+
+/// Marks a row revoked from where it was read; when it moved meanwhile it is read again. Says whether this call made
+/// the transition.
+pub(crate) async fn revoke_row(store: &Store, seen: RowAt) -> Result<bool, EpError> {
+    let key = seen.0.key().to_string();
+    let mut seen = Some(seen);
     for _ in 0..REVOKE_ATTEMPTS {
-        let Some((row, revision)) = read_row(stores.auth(), uid, id).await? else {
-            return Err(EpError::failed_precondition("revoke: there is no such credential row"));
+        let at = match seen.take() {
+            Some(at) => at,
+            None => read_ledger_row(store, &key).await?.ok_or_else(no_row)?,
         };
+        let (row, revision) = at;
         if row.state() == CredentialState::Revoked {
-            return Ok(());
+            return Ok(false);
         }
-        let key = row.key().to_string();
-        match stores.auth_store().update(&key, row.revoke().to_bytes(), revision).await {
-            WriteOutcome::Written(_) => return Ok(()),
+        match store.update(&key, row.revoke().to_bytes(), revision).await {
+            WriteOutcome::Written(_) => return Ok(true),
             WriteOutcome::Lost => {}
             WriteOutcome::Ambiguous(why) => return Err(ambiguous("revoke", &why)),
             WriteOutcome::Refused(why) => return Err(unsent("revoke", &why)),
         }
     }
     Err(EpError::unavailable("revoke: the credential row kept moving; retry"))
+}
+
+fn no_row() -> EpError {
+    EpError::failed_precondition("revoke: there is no such credential row")
 }
 
 #[cfg(test)]

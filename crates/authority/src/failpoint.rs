@@ -66,7 +66,7 @@ impl Failpoint {
 
     /// Watches every write of these stores, and of their clones. Once.
     pub fn arm(self: &Arc<Self>, stores: &AuthorityStores) {
-        stores.records_store().set_failpoint(self.clone());
+        // Both stores share one.
         stores.auth_store().set_failpoint(self.clone());
     }
 

@@ -37,21 +37,20 @@ pub(crate) async fn read_head(records: &Bucket, principal: &Principal) -> Result
 
 /// Stamps the incarnation's root credential, absent to present only (contract 07 §2.5 "stamp root credential").
 ///
-/// The same id already there is success, another one `permission-denied`, a lost race `conflict`.
+/// The same id already there is success, another one `permission-denied`, a lost race `conflict`. The head is the one
+/// that was read before the credential was staged: a barrier that contained the credential since then has moved it,
+/// and the stamp loses.
 pub(crate) async fn stamp_root(
     stores: &AuthorityStores,
-    principal: &Principal,
+    read: HeadAt,
     uid: &LifecycleUid,
     id: &CredentialId,
 ) -> Result<(), EpError> {
-    let Some(HeadAt { head, revision }) = read_head(stores.records(), principal).await? else {
-        return LifecycleHead::require(None).map(drop);
-    };
-    match head.stamp_root(uid, id)? {
+    let key = names::head_key(read.head.principal());
+    match read.head.stamp_root(uid, id)? {
         HeadStep::Done(_) => Ok(()),
         HeadStep::Write(stamped) => {
-            let key = names::head_key(principal);
-            let outcome = stores.records_store().update(&key, stamped.to_bytes(), revision).await;
+            let outcome = stores.records_store().update(&key, stamped.to_bytes(), read.revision).await;
             must_land(outcome, "root stamp").map(drop)
         }
     }

@@ -6,8 +6,12 @@
 //! conditional write that may follow. Barriers, eviction and the plane claim are not here yet.
 
 pub mod activation;
+pub mod barrier;
+#[cfg(test)]
+mod barrier_model;
 pub mod claim_oracle;
 pub mod connect_reader;
+mod containment;
 pub mod credential;
 pub mod delivery_admin;
 pub mod drain;
@@ -17,19 +21,26 @@ pub mod failpoint;
 mod fence;
 pub mod flights;
 mod gate;
+pub mod handle_revocation;
 pub mod head;
+pub mod intents;
 pub mod issuance;
 mod issuance_memory;
 pub mod plane;
 pub mod plane_claim;
 mod prune_timer;
+pub mod retire;
 pub mod retirement;
 pub mod retirements;
+mod retirement_step;
 pub mod root_credential;
 pub mod scanner;
+pub mod session_pairs;
 mod store;
 pub mod stores;
 pub mod turns;
+pub mod takeover;
+mod takeover_step;
 
 pub use connect_reader::ConnectReader;
 pub use issuance::{IssuanceLog, NatkeyRow};

@@ -100,6 +100,9 @@ async fn mint_root(
     clock: &dyn Clock,
     entropy: &dyn Entropy,
 ) -> Result<Minted, EpError> {
+    // Read before any gate is: see `stamp_root`.
+    let head = read_head(stores.records(), principal).await?.filter(|at| at.head.is_active_at(uid));
+    let Some(head) = head else { return Ok(Minted::LostRace) };
     let id = CredentialId::mint_root(entropy);
     let exp = clock.now_millis().plus(ROOT_CREDENTIAL_TTL_MS);
     let row = CredentialRow::agent(uid, &id, principal, vec![SourceMember::Root], exp)?;
@@ -110,7 +113,7 @@ async fn mint_root(
         Err(lost) if lost.code == EpCode::PermissionDenied => return Ok(Minted::LostRace),
         Err(refusal) => return Err(refusal),
     }
-    let Err(refusal) = stamp_root(stores, principal, uid, &id).await else { return Ok(Minted::Root(id)) };
+    let Err(refusal) = stamp_root(stores, head, uid, &id).await else { return Ok(Minted::Root(id)) };
     if refusal.code == EpCode::Unavailable {
         return settle_unknown_stamp(stores, principal, uid, id, refusal).await;
     }

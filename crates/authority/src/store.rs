@@ -1,6 +1,11 @@
 //! The one way that this room writes: through it every durable write is conditional, and a test can stop the world
 //! after any of them.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
 use bytes::Bytes;
 use cotal_broker::kv::{Bucket, Entry, WriteOutcome};
 use cotal_wire::{EpError, Revision};
@@ -8,17 +13,39 @@ use cotal_wire::{EpError, Revision};
 /// A bucket of the authority.
 pub(crate) struct Store {
     bucket: Bucket,
+    requests: Arc<AtomicU64>,
     #[cfg(any(test, feature = "failpoints"))]
-    failpoint: std::sync::OnceLock<std::sync::Arc<crate::failpoint::Failpoint>>,
+    failpoint: Arc<std::sync::OnceLock<Arc<crate::failpoint::Failpoint>>>,
 }
 
 impl Store {
     pub(crate) fn new(bucket: Bucket) -> Self {
         Self {
             bucket,
+            requests: Arc::default(),
             #[cfg(any(test, feature = "failpoints"))]
-            failpoint: std::sync::OnceLock::new(),
+            failpoint: Arc::default(),
         }
+    }
+
+    /// Another bucket, counted and watched together with this one.
+    pub(crate) fn beside(&self, bucket: Bucket) -> Self {
+        Self {
+            bucket,
+            requests: self.requests.clone(),
+            #[cfg(any(test, feature = "failpoints"))]
+            failpoint: self.failpoint.clone(),
+        }
+    }
+
+    /// Durable round trips so far: reads, conditional writes, and what [`Self::count_request`] was told of.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Counts a round trip that does not go through this store.
+    pub(crate) fn count_request(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn bucket(&self) -> &Bucket {
@@ -27,29 +54,33 @@ impl Store {
 
     /// A leader read; a marker is corruption (`failed-precondition`).
     pub(crate) async fn read(&self, key: &str) -> Result<Option<Entry>, EpError> {
+        self.count_request();
         self.bucket.read_authority(key).await
     }
 
     /// Create-only against the key's whole history: a marker loses.
     pub(crate) async fn create(&self, key: &str, value: Vec<u8>) -> WriteOutcome {
+        self.count_request();
         let outcome = self.bucket.create(key, value.into()).await;
         self.written(key, outcome).await
     }
 
     /// The KV client's create, which the contract names for ledger rows (contract 07 §12.3).
     pub(crate) async fn create_over_marker(&self, key: &str, value: Vec<u8>) -> WriteOutcome {
+        self.count_request();
         let outcome = self.bucket.create_over_marker(key, value.into()).await;
         self.written(key, outcome).await
     }
 
     /// An update pinned to the revision that was read.
     pub(crate) async fn update(&self, key: &str, value: impl Into<Bytes>, read_at: Revision) -> WriteOutcome {
+        self.count_request();
         let outcome = self.bucket.put_pinned(key, value.into(), read_at).await;
         self.written(key, outcome).await
     }
 
     #[cfg(any(test, feature = "failpoints"))]
-    pub(crate) fn set_failpoint(&self, failpoint: std::sync::Arc<crate::failpoint::Failpoint>) {
+    pub(crate) fn set_failpoint(&self, failpoint: Arc<crate::failpoint::Failpoint>) {
         assert!(self.failpoint.set(failpoint).is_ok(), "a store takes one failpoint");
     }
 

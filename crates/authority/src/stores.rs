@@ -35,12 +35,13 @@ impl AuthorityStores {
     /// Proves both, records first.
     pub async fn bind(connection: &Connection, space: &Space) -> Result<Self, EpError> {
         let names = Names::new(&space.token());
+        let records = Store::new(Bucket::new(connection, &names.records_bucket()));
         let stores = Self {
             inner: Arc::new(Inner {
                 space: space.clone(),
                 connection: connection.clone(),
-                records: Store::new(Bucket::new(connection, &names.records_bucket())),
-                auth: Store::new(Bucket::new(connection, &names.auth_bucket())),
+                auth: records.beside(Bucket::new(connection, &names.auth_bucket())),
+                records,
                 mint_turns: std::array::from_fn(|_| Mutex::new(())),
             }),
         };
@@ -69,6 +70,16 @@ impl AuthorityStores {
     /// `cotal_auth_<S>`.
     pub fn auth(&self) -> &Bucket {
         self.inner.auth.bucket()
+    }
+
+    /// Durable round trips so far over these stores and their clones: reads, conditional writes and scans.
+    pub fn round_trips(&self) -> u64 {
+        self.inner.auth.requests()
+    }
+
+    /// The connection that these stores were proved over.
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.inner.connection
     }
 
     pub(crate) fn records_store(&self) -> &Store {

@@ -14,7 +14,7 @@ use crate::{
 const WHAT: &str = "frontier record";
 
 /// The end of a predecessor's interval; it never bounds a successor's start.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FrontierRecord {
     lifecycle_uid: LifecycleUid,
     op_id: OpId,

@@ -1,0 +1,183 @@
+//! What the barriers share: their dependencies, and how they look at the gate and the head of an incarnation
+//! (contract 07 §5, §6; 02 §3.10, §3.11).
+//!
+//! A barrier is a durable intent, a frozen gate, and containment behind it. Each is driven by a function without I/O
+//! that names the one next step from what this run has seen; a step that lost a race only makes the run look again.
+
+use std::sync::Arc;
+
+use cotal_broker::kv::{Entry, WriteOutcome};
+use cotal_wire::{
+    EpError, LifecycleUid, Names, OpId, Principal, Revision, names,
+    rows::{AgentGate, LifecycleHead, OpKind},
+};
+
+use crate::{
+    drain::Drain,
+    evict::Evictor,
+    scanner::{LedgerScanner, RecordsScanner},
+    session_pairs::SessionPairs,
+    store::{Store, ambiguous, at_key, unsent},
+    stores::AuthorityStores,
+};
+
+/// How often one run looks again at a gate or a head that moved under it.
+pub(crate) const TRIES: usize = 5;
+
+/// What a barrier acts through.
+#[derive(Clone)]
+pub struct BarrierDeps {
+    /// The proved stores, over the barrier executor's connection.
+    pub stores: AuthorityStores,
+    /// Enumerates the auth stream.
+    pub ledger: Arc<LedgerScanner>,
+    /// Enumerates the records stream.
+    pub records: Arc<RecordsScanner>,
+    /// Ends live connections, and proves it.
+    pub evictor: Arc<dyn Evictor>,
+    /// Ends session pairs. Without it a family that holds a session is `failed-precondition`.
+    pub sessions: Option<Arc<dyn SessionPairs>>,
+    /// Drains obligations and cleans pools.
+    pub drain: Arc<Drain>,
+}
+
+impl BarrierDeps {
+    pub(crate) fn names(&self) -> Names {
+        Names::new(&self.stores.space().token())
+    }
+}
+
+/// A row as far as this run has looked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Sight<T> {
+    Unread,
+    Absent,
+    At(T, Revision),
+}
+
+impl<T> Sight<T> {
+    pub(crate) fn row(&self) -> Option<&T> {
+        match self {
+            Self::At(row, _) => Some(row),
+            Self::Unread | Self::Absent => None,
+        }
+    }
+}
+
+/// Counts how often a run may lose a race.
+pub(crate) struct Tries(usize);
+
+impl Tries {
+    pub(crate) fn new() -> Self {
+        Self(0)
+    }
+
+    /// One more loss: `conflict` once there were too many.
+    pub(crate) fn lost(&mut self, what: &str) -> Result<(), EpError> {
+        self.0 += 1;
+        if self.0 < TRIES {
+            return Ok(());
+        }
+        Err(EpError::conflict(format!("{what}: it kept moving under this operation; retry")))
+    }
+}
+
+/// Reads the gate.
+pub(crate) async fn look_at_gate(
+    deps: &BarrierDeps,
+    uid: &LifecycleUid,
+) -> Result<Sight<AgentGate>, EpError> {
+    let parse = |bytes: &[u8]| AgentGate::parse(uid, bytes);
+    look(deps.stores.auth_store(), &names::gate_key(uid), parse).await
+}
+
+/// Reads the head.
+pub(crate) async fn look_at_head(
+    deps: &BarrierDeps,
+    principal: &Principal,
+) -> Result<Sight<LifecycleHead>, EpError> {
+    let parse = |bytes: &[u8]| LifecycleHead::parse(principal, bytes);
+    look(deps.stores.records_store(), &names::head_key(principal), parse).await
+}
+
+/// Reads one row: `failed-precondition` on a marker, `internal` on a garbled row.
+pub(crate) async fn look<T>(
+    store: &Store,
+    key: &str,
+    parse: impl FnOnce(&[u8]) -> Result<T, EpError>,
+) -> Result<Sight<T>, EpError> {
+    let Some(Entry { value, revision, .. }) = store.read(key).await? else { return Ok(Sight::Absent) };
+    Ok(Sight::At(at_key(key, parse(&value))?, revision))
+}
+
+/// Writes the next gate: where it stands then, or `None` when the race was lost.
+pub(crate) async fn write_gate(
+    deps: &BarrierDeps,
+    next: AgentGate,
+    read_at: Revision,
+) -> Result<Option<Sight<AgentGate>>, EpError> {
+    let key = names::gate_key(next.lifecycle_uid());
+    let outcome = deps.stores.auth_store().update(&key, next.to_bytes(), read_at).await;
+    Ok(landed(outcome, "barrier: gate")?.map(|revision| Sight::At(next, revision)))
+}
+
+/// Writes the next head: where it stands then, or `None` when the race was lost.
+pub(crate) async fn write_head(
+    deps: &BarrierDeps,
+    next: LifecycleHead,
+    read_at: Revision,
+) -> Result<Option<Sight<LifecycleHead>>, EpError> {
+    let key = names::head_key(next.principal());
+    let outcome = deps.stores.records_store().update(&key, next.to_bytes(), read_at).await;
+    Ok(landed(outcome, "barrier: head")?.map(|revision| Sight::At(next, revision)))
+}
+
+fn landed(outcome: WriteOutcome, what: &str) -> Result<Option<Revision>, EpError> {
+    match outcome {
+        WriteOutcome::Written(revision) => Ok(Some(revision)),
+        WriteOutcome::Lost => Ok(None),
+        WriteOutcome::Ambiguous(why) => Err(ambiguous(what, &why)),
+        WriteOutcome::Refused(why) => Err(unsent(what, &why)),
+    }
+}
+
+/// Whether a barrier of this incarnation may begin: an active head, and an open gate that has been open before. Returns
+/// the head and the gate as they may be captured (contract 07 §5 step 0, §6.3 phase 0).
+pub(crate) fn require_active_head<'a>(
+    head: &'a Sight<LifecycleHead>,
+    uid: &LifecycleUid,
+) -> Result<&'a LifecycleHead, EpError> {
+    head.row().filter(|head| head.is_active_at(uid)).ok_or_else(|| {
+        let refusal = EpError::failed_precondition(
+            "barrier: the alias is not active as this lifecycle uid; read it again",
+        );
+        head.row().map_or_else(|| refusal.clone(), |head| head.state().blocks(refusal.clone()))
+    })
+}
+
+/// The gate of [`require_active_head`].
+pub(crate) fn require_open_gate(gate: &Sight<AgentGate>) -> Result<&AgentGate, EpError> {
+    let Some(gate) = gate.row() else {
+        return Err(EpError::failed_precondition("barrier: this incarnation has no issuance gate"));
+    };
+    if !gate.is_open() {
+        let refusal = EpError::failed_precondition("barrier: the issuance gate is not open");
+        return Err(gate.state().blocks(refusal));
+    }
+    if gate.generation() == 0 {
+        return Err(EpError::failed_precondition("barrier: the issuance gate was never open before"));
+    }
+    Ok(gate)
+}
+
+/// Whether this operation, of this kind, holds the gate that it names.
+pub(crate) fn is_held_by(gate: &AgentGate, op: &OpId, kind: OpKind) -> bool {
+    gate.state().op().is_some_and(|held| held.op_id() == op && held.kind() == kind)
+}
+
+/// The refusal of a gate that another operation froze.
+pub(crate) fn held_by_another(gate: &AgentGate) -> EpError {
+    gate.state().blocks(EpError::failed_precondition(
+        "barrier: another operation holds this incarnation's issuance gate; retry when that has ended",
+    ))
+}
