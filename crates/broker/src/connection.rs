@@ -27,6 +27,8 @@ use crate::{
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait of [`Connection::close`], longer than a drain and its cut.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Status of the message that says nobody is subscribed.
+pub(crate) const NO_RESPONDERS: u16 = 503;
 /// Answered to whoever may ask at all, with or without JetStream.
 pub(crate) const JETSTREAM_INFO: &str = "$JS.API.INFO";
 
@@ -293,6 +295,37 @@ impl Connection {
             .await
             .map(Message::from)
             .map_err(|failure| self.refused(subject, &failure))
+    }
+
+    /// One request whose answer comes to a subject of the caller's choice: what a responder needs that may publish
+    /// under no inbox. Fails as [`Self::request`] does.
+    pub async fn request_at(
+        &self,
+        subject: &str,
+        reply: &str,
+        payload: Bytes,
+        timeout: Duration,
+    ) -> Result<Message, EpError> {
+        let answer = async {
+            let mut answers = self.subscribe(reply, None).await?;
+            let mut refusal = self
+                .ask_many(subject, reply, payload)
+                .await
+                .map_err(|failure| self.refused(subject, &failure))?;
+            let failure = tokio::select! {
+                biased;
+                answer = answers.next() => match answer {
+                    Some(answer) if answer.status == Some(NO_RESPONDERS) => RequestFailure::NoResponders,
+                    Some(answer) => return Ok(answer),
+                    None => RequestFailure::Closed,
+                },
+                () = refusal.denied() => RequestFailure::Denied,
+                () = self.ended() => RequestFailure::Lost,
+            };
+            Err(self.refused(subject, &failure))
+        };
+        let late = || Err(self.refused(subject, &RequestFailure::TimedOut(timeout)));
+        tokio::time::timeout(timeout, answer).await.unwrap_or_else(|_| late())
     }
 
     /// Publishes without waiting. A refusal of the broker is what the next [`Self::flush`] reports.

@@ -143,35 +143,48 @@ impl Connector {
         reconnect: Reconnect,
         plane_owned: bool,
     ) -> Result<Connection, EpError> {
-        let custody = &self.shared.custody;
-        custody.check_open(&label)?;
-        let servers = Servers::parse(&self.shared.servers)
-            .map_err(|why| EpError::bad_request(format!("{label}: {why}")))?
-            .into_addresses();
-        let may_ask_info = credential.allows_publish(JETSTREAM_INFO);
-        let user = credential.seed().public().clone();
-        let inbox_prefix = format!("_INBOX_{user}");
-        let plan = Arc::new(SessionPlan { label, servers, inbox_prefix, credential });
-        let denials = Arc::new(Denials::new());
-        let session = Session::open(&plan, &denials).await?;
-        let tuple = if plane_owned {
-            if session.server_id.is_empty() || session.client_id == 0 {
-                session.drain().await;
-                return Err(EpError::unavailable(format!(
-                    "{}: the server's INFO names no server_id or client_id",
-                    plan.label
-                )));
-            }
-            Some(ConnectionTuple {
-                server_id: session.server_id.clone(),
-                client_id: session.client_id,
-                user_nkey: user.clone(),
-            })
-        } else {
-            None
-        };
-        Connection::supervise(plan, user, may_ask_info, tuple, (session, denials), reconnect, custody).await
+        let inbox_prefix = format!("_INBOX_{}", credential.seed().public());
+        let Shared { servers, custody, .. } = &*self.shared;
+        connect(servers, custody, label, credential, &inbox_prefix, reconnect, plane_owned).await
     }
+}
+
+/// Opens a session and takes it into custody.
+pub(crate) async fn connect(
+    servers: &str,
+    custody: &Custody,
+    label: String,
+    credential: Credential,
+    inbox_prefix: &str,
+    reconnect: Reconnect,
+    plane_owned: bool,
+) -> Result<Connection, EpError> {
+    custody.check_open(&label)?;
+    let servers = Servers::parse(servers)
+        .map_err(|why| EpError::bad_request(format!("{label}: {why}")))?
+        .into_addresses();
+    let may_ask_info = credential.allows_publish(JETSTREAM_INFO);
+    let user = credential.seed().public().clone();
+    let plan = Arc::new(SessionPlan { label, servers, inbox_prefix: inbox_prefix.to_owned(), credential });
+    let denials = Arc::new(Denials::new());
+    let session = Session::open(&plan, &denials).await?;
+    let tuple = if plane_owned {
+        if session.server_id.is_empty() || session.client_id == 0 {
+            session.drain().await;
+            return Err(EpError::unavailable(format!(
+                "{}: the server's INFO names no server_id or client_id",
+                plan.label
+            )));
+        }
+        Some(ConnectionTuple {
+            server_id: session.server_id.clone(),
+            client_id: session.client_id,
+            user_nkey: user.clone(),
+        })
+    } else {
+        None
+    };
+    Connection::supervise(plan, user, may_ask_info, tuple, (session, denials), reconnect, custody).await
 }
 
 fn names_nothing(rules: &Rules) -> bool {

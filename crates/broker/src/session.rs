@@ -23,7 +23,10 @@ use cotal_trust::{
 use cotal_wire::{Clock, EpError, Permissions, User};
 use tokio_util::sync::CancellationToken;
 
-use crate::denials::{Denials, parse_denial};
+use crate::{
+    creds_connector::RenewableCreds,
+    denials::{Denials, parse_denial},
+};
 
 /// One attempt: TCP, TLS, INFO, CONNECT and PONG.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,6 +45,8 @@ pub(crate) enum Credential {
     SelfMinted(SelfMinted),
     /// Creds that were given.
     Creds(Creds),
+    /// Creds of one user whose JWT is replaced while the connection lives: each session presents the newest.
+    Renewable(RenewableCreds),
 }
 
 /// A user of the data account whose JWT this service signs itself.
@@ -99,6 +104,7 @@ impl Credential {
         match self {
             Self::SelfMinted(minted) => &minted.user,
             Self::Creds(creds) => &creds.seed,
+            Self::Renewable(creds) => creds.seed(),
         }
     }
 
@@ -106,6 +112,7 @@ impl Credential {
     fn present(&self, label: &str, nonce: &[u8]) -> Auth {
         let jwt = match self {
             Self::Creds(creds) => creds.jwt.clone(),
+            Self::Renewable(creds) => creds.jwt(),
             Self::SelfMinted(minted) => {
                 let now = minted.clock.now_secs();
                 let claims = UserClaims {

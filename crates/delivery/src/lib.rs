@@ -11,8 +11,16 @@
 //! `gone` is the strongest word it has, and it is only said after a complete sweep: see
 //! `cotal_broker::sys` for what that takes on one server and in a cluster.
 
+mod credentials;
 mod daemon;
+mod evict;
 mod inputs;
+mod lease;
+mod liveness;
+mod memberships;
+mod rail;
+mod reload;
+mod system;
 
 pub use daemon::{Delivery, Ended};
 pub use inputs::{CredsKind, CredsSource, DeliveryInputs, StartRefusal, Timing};

@@ -11,9 +11,9 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    rows::{compact, safe_uint},
+    rows::{PlaneTuple, compact, safe_uint},
     time::MAX_SAFE_INTEGER,
-    token::{LifecycleUid, Nkey, Principal, Sha256Hex, User},
+    token::{LifecycleUid, Principal, Sha256Hex},
 };
 
 /// Principals that one eviction may name.
@@ -27,7 +27,6 @@ pub const BUDGET_SECS: u64 = 15;
 /// Key of the lease row of the one shard that is ever run, in the delivery bucket.
 pub const LEASE_KEY: &str = "lease.0";
 
-const MAX_SERVER_ID: usize = 128;
 const MAX_HOLDER: usize = 256;
 const MAX_STORE_TEXT: usize = 4096;
 
@@ -39,25 +38,13 @@ const LIFECYCLE_MEMBERSHIPS: &str = "lifecycleMemberships";
 const RELOAD_STORE_IDENTITY: &str = "reloadStoreIdentity";
 const RELOAD_CREDS: &str = "reloadCreds";
 
-/// One connection that the plane claim pins.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PlaneConnection {
-    /// The server's id, 1 to 128 characters.
-    pub server_id: String,
-    /// The connection's number on it, positive.
-    pub cid: u64,
-    /// The user that it authenticated as.
-    pub user_nkey: Nkey<User>,
-}
-
 /// The two connections of a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlaneQuery {
     /// The ledger scanner's.
-    pub ledger: PlaneConnection,
+    pub ledger: PlaneTuple,
     /// The records scanner's.
-    pub records: PlaneConnection,
+    pub records: PlaneTuple,
 }
 
 /// What is known of a connection or of a principal.
@@ -111,7 +98,7 @@ pub struct ExpectedCreds {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConnectionVerdict {
     /// What was asked about, echoed.
-    pub tuple: PlaneConnection,
+    pub tuple: PlaneTuple,
     /// The verdict.
     pub state: Liveness,
 }
@@ -295,8 +282,8 @@ impl AdminRequest {
                 let args = args(&["query"])?;
                 let query = Closed::of("args.query", args.need("query")?, &["ledger", "records"])?;
                 Ok(Self::PlaneConnLiveness(PlaneQuery {
-                    ledger: PlaneConnection::read(query.need("ledger")?)?,
-                    records: PlaneConnection::read(query.need("records")?)?,
+                    ledger: read_tuple(query.need("ledger")?)?,
+                    records: read_tuple(query.need("records")?)?,
                 }))
             }
             PRINCIPAL_LIVENESS => Ok(Self::PrincipalLiveness(args(&["principal"])?.principal("principal")?)),
@@ -371,23 +358,6 @@ pub fn parse_reply(bytes: &[u8]) -> Result<Value, AdminError> {
     }
 }
 
-impl PlaneConnection {
-    /// Reads one tuple, closed.
-    pub fn read(value: &Value) -> Result<Self, AdminError> {
-        let tuple = Closed::of("tuple", value, &["serverId", "cid", "userNkey"])?;
-        Ok(Self {
-            server_id: tuple.bounded("serverId", MAX_SERVER_ID)?.to_owned(),
-            cid: tuple
-                .uint("cid")
-                .ok()
-                .filter(|n| *n > 0)
-                .ok_or_else(|| tuple.bad("cid", "a positive integer"))?,
-            user_nkey: Nkey::parse(tuple.text("userNkey")?)
-                .map_err(|_| tuple.bad("userNkey", "a user nkey"))?,
-        })
-    }
-}
-
 impl Liveness {
     fn read(of: &Closed<'_>) -> Result<Self, AdminError> {
         match of.text("state")? {
@@ -406,7 +376,7 @@ impl PlaneLiveness {
         let result = Closed::of("result", value, &["ledger", "records", "sweepComplete", "note"])?;
         let verdict = |member| {
             let verdict = Closed::of("verdict", result.need(member)?, &["tuple", "state"])?;
-            let tuple = PlaneConnection::read(verdict.need("tuple")?)?;
+            let tuple = read_tuple(verdict.need("tuple")?)?;
             Ok(ConnectionVerdict { tuple, state: Liveness::read(&verdict)? })
         };
         Ok(Self {
@@ -528,6 +498,11 @@ impl LeaseRow {
             ready: row.flag("ready")?,
         })
     }
+}
+
+fn read_tuple(value: &Value) -> Result<PlaneTuple, AdminError> {
+    PlaneTuple::parse(value)
+        .map_err(|_| AdminError("a connection must be exactly serverId, cid and userNkey, each valid".into()))
 }
 
 // === closed objects ===

@@ -1,0 +1,144 @@
+//! One daemon a space: the lease row, its renewal and its loss (contract 01 §4.3, 08 §9).
+
+use std::time::{Duration, Instant};
+
+use cotal_broker::kv::{Bucket, LeaderRead, WriteOutcome};
+use cotal_wire::{
+    Revision,
+    delivery_admin::{LEASE_KEY, LeaseRow},
+};
+
+use crate::inputs::StartRefusal;
+
+/// Pause between two looks at another holder's lease.
+const WAIT_STEP: Duration = Duration::from_millis(200);
+
+/// A lease that this process holds.
+pub(crate) struct Lease {
+    bucket: Bucket,
+    row: LeaseRow,
+    revision: Revision,
+    ttl: Duration,
+    renewed: Instant,
+}
+
+/// What the row says after a write whose outcome is not a success.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// It is ours, at this revision: an earlier write landed after all.
+    Held(Revision),
+    /// It lapsed.
+    Free,
+    /// Another holder's, or nobody's that can be told.
+    Taken(String),
+}
+
+impl Lease {
+    /// Takes the lease, not ready yet. Another holder's is waited for as long as `wait`.
+    pub(crate) async fn acquire(
+        bucket: Bucket,
+        holder: String,
+        since: u64,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<Self, StartRefusal> {
+        let row = LeaseRow { holder, since, ready: false };
+        let deadline = Instant::now() + wait;
+        loop {
+            let began = Instant::now();
+            match bucket.create_over_marker(LEASE_KEY, row.to_bytes().into()).await {
+                WriteOutcome::Written(revision) => {
+                    return Ok(Self { bucket, row, revision, ttl, renewed: began });
+                }
+                WriteOutcome::Lost | WriteOutcome::Ambiguous(_) => {}
+                WriteOutcome::Refused(why) => return Err(StartRefusal::Broker(why)),
+            }
+            match look(&bucket, &row).await {
+                Ok(Found::Held(revision)) => return Ok(Self { bucket, row, revision, ttl, renewed: began }),
+                Ok(Found::Free) if Instant::now() < deadline + ttl => {}
+                Ok(Found::Free) => {
+                    return Err(StartRefusal::Broker("the delivery lease cannot be written".into()));
+                }
+                Ok(Found::Taken(holder)) if Instant::now() >= deadline => {
+                    return Err(StartRefusal::LeaseHeld { holder });
+                }
+                Ok(Found::Taken(_)) => {}
+                Err(why) => return Err(StartRefusal::Broker(why)),
+            }
+            tokio::time::sleep(WAIT_STEP).await;
+        }
+    }
+
+    /// Says that the rail is bound.
+    pub(crate) async fn mark_ready(&mut self) -> Result<(), String> {
+        self.row.ready = true;
+        self.renew().await
+    }
+
+    /// Writes the row again. The error is the loss of the lease; what cannot be told is not a loss until the lease
+    /// would have lapsed.
+    pub(crate) async fn renew(&mut self) -> Result<(), String> {
+        let began = Instant::now();
+        let bytes = self.row.to_bytes();
+        let mut outcome = self.bucket.put_pinned(LEASE_KEY, bytes.clone().into(), self.revision).await;
+        if !matches!(outcome, WriteOutcome::Written(_)) {
+            outcome = match look(&self.bucket, &self.row).await {
+                Ok(Found::Held(revision)) => {
+                    self.revision = revision;
+                    self.bucket.put_pinned(LEASE_KEY, bytes.into(), revision).await
+                }
+                Ok(Found::Free) => self.bucket.create_over_marker(LEASE_KEY, bytes.into()).await,
+                Ok(Found::Taken(holder)) => return Err(format!("the delivery lease was taken by {holder}")),
+                Err(why) => WriteOutcome::Ambiguous(why),
+            };
+        }
+        match outcome {
+            WriteOutcome::Written(revision) => {
+                self.revision = revision;
+                self.renewed = began;
+                Ok(())
+            }
+            WriteOutcome::Lost | WriteOutcome::Ambiguous(_) | WriteOutcome::Refused(_) => {
+                if self.renewed.elapsed() >= self.ttl {
+                    return Err(format!(
+                        "the delivery lease could not be renewed for {} s",
+                        self.renewed.elapsed().as_secs()
+                    ));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// When the lease lapses if nobody renews it.
+    pub(crate) fn lapses(&self) -> Instant {
+        self.renewed + self.ttl
+    }
+
+    /// Gives the lease up, if it is still this process's.
+    pub(crate) async fn release(self) {
+        let mut outcome = self.bucket.purge(LEASE_KEY, self.revision).await;
+        // A renewal that was under way when the daemon was stopped may have landed.
+        if let (WriteOutcome::Lost, Ok(Found::Held(revision))) =
+            (&outcome, look(&self.bucket, &self.row).await)
+        {
+            outcome = self.bucket.purge(LEASE_KEY, revision).await;
+        }
+        if !matches!(outcome, WriteOutcome::Written(_)) {
+            tracing::info!(?outcome, "the delivery lease was not released; it lapses by itself");
+        }
+    }
+}
+
+/// Whose the row is.
+async fn look(bucket: &Bucket, own: &LeaseRow) -> Result<Found, String> {
+    let read = bucket.leader_read(LEASE_KEY).await.map_err(|error| error.message)?;
+    Ok(match read {
+        LeaderRead::Absent | LeaderRead::Marker(_) => Found::Free,
+        LeaderRead::Value(entry) => match LeaseRow::parse(&entry.value) {
+            Ok(row) if row.holder == own.holder && row.since == own.since => Found::Held(entry.revision),
+            Ok(row) => Found::Taken(row.holder),
+            Err(_) => Found::Taken("a row that cannot be read".into()),
+        },
+    })
+}
