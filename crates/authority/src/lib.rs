@@ -31,16 +31,16 @@ pub mod plane_claim;
 mod prune_timer;
 pub mod retire;
 pub mod retirement;
-pub mod retirements;
 mod retirement_step;
+pub mod retirements;
 pub mod root_credential;
 pub mod scanner;
 pub mod session_pairs;
 mod store;
 pub mod stores;
-pub mod turns;
 pub mod takeover;
 mod takeover_step;
+pub mod turns;
 
 pub use connect_reader::ConnectReader;
 pub use issuance::{IssuanceLog, NatkeyRow};

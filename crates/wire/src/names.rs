@@ -417,6 +417,12 @@ impl InfraRole {
     pub const AUTH_PLANE_ORACLE: Self = Self("auth-plane-oracle");
     /// The oracle that proves a principal gone.
     pub const AUTH_PRINCIPAL_ORACLE: Self = Self("auth-principal-oracle");
+    /// Asks the delivery daemon to end connections, for a barrier.
+    pub const AUTH_BARRIER_EVICT: Self = Self("auth-barrier-evict");
+    /// Asks the delivery daemon which durable memberships an incarnation has.
+    pub const AUTH_MEMBERSHIPS: Self = Self("auth-memberships");
+    /// Asks the delivery daemon to take over renewed credentials.
+    pub const AUTH_RENEWAL: Self = Self("auth-renewal");
     /// The remote manager issuer.
     pub const REMOTE_MANAGER_ISSUER: Self = Self("remote-manager-issuer");
     /// Ends the credential pair of one session.
