@@ -29,6 +29,7 @@ mod issuance_memory;
 pub mod plane;
 pub mod plane_claim;
 mod prune_timer;
+pub mod registration;
 pub mod retire;
 pub mod retirement;
 mod retirement_step;

@@ -79,6 +79,18 @@ impl Store {
         self.written(key, outcome).await
     }
 
+    /// A deletion pinned to the revision that was read: leaves a marker.
+    pub(crate) async fn delete(&self, key: &str, read_at: Revision) -> WriteOutcome {
+        self.count_request();
+        let outcome = self.bucket.delete_pinned(key, read_at).await;
+        self.written(key, outcome).await
+    }
+
+    /// A durable write that went to neither store, such as an artifact: seen by the same failpoints.
+    pub(crate) async fn noted(&self, subject: &str, outcome: WriteOutcome) -> WriteOutcome {
+        self.written(subject, outcome).await
+    }
+
     #[cfg(any(test, feature = "failpoints"))]
     pub(crate) fn set_failpoint(&self, failpoint: Arc<crate::failpoint::Failpoint>) {
         assert!(self.failpoint.set(failpoint).is_ok(), "a store takes one failpoint");

@@ -20,6 +20,8 @@ pub(crate) const NO_MESSAGE_FOUND: u32 = 10037;
 pub(crate) const WRONG_LAST_SEQUENCE: u32 = 10071;
 /// `err_code`: wrong last sequence, newer form.
 pub(crate) const WRONG_LAST_SEQUENCE_CONSTANT: u32 = 10164;
+/// `err_code`: the stream could not store, which is how a subject that holds all that it may answers.
+pub(crate) const SUBJECT_IS_FULL: u32 = 10077;
 /// `err_code`: stream not found.
 pub(crate) const STREAM_NOT_FOUND: u32 = 10059;
 /// `err_code`: the stream name is in use with another configuration.

@@ -5,6 +5,7 @@ mod api;
 pub mod broker_floor;
 pub mod connection;
 pub mod connector;
+pub mod contract_store;
 pub mod creds_connector;
 pub mod custody;
 mod denials;
@@ -23,6 +24,7 @@ pub mod sys;
 
 pub use connection::{Connection, ConnectionState, ConnectionTuple, Message, Subscription};
 pub use connector::{Connector, Lifetime};
+pub use contract_store::ContractStore;
 pub use creds_connector::{CredsConnector, RenewableCreds};
 pub use custody::Custody;
 pub use journal::Journal;

@@ -6,9 +6,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
     time::{Entropy, MAX_SAFE_INTEGER},
-    token::{TokenError, is_segment, token},
+    token::{Sha256Hex, TokenError, is_segment, token},
 };
 
+/// What a digest reference starts with.
+const DIGEST_PREFIX: &str = "sha256:";
 /// Longest endpoint token, in characters.
 pub const MAX_ENDPOINT_TOKEN: usize = 64;
 
@@ -49,7 +51,7 @@ fn is_generation(s: &str) -> bool {
 }
 
 fn is_digest_ref(s: &str) -> bool {
-    s.strip_prefix("sha256:")
+    s.strip_prefix(DIGEST_PREFIX)
         .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
 }
 
@@ -104,9 +106,23 @@ impl EndpointToken {
 }
 
 impl DigestRef {
+    /// Reads a reference as people and programs write it: with the `sha256:` prefix, or the bare hex that the contract
+    /// store is keyed by.
+    pub fn normalise(s: &str) -> Result<Self, TokenError> {
+        match Sha256Hex::parse(s) {
+            Ok(hex) => Ok(Self(format!("{DIGEST_PREFIX}{hex}").into())),
+            Err(_) => Self::parse(s),
+        }
+    }
+
+    /// The digest alone, as the contract store is keyed.
+    pub fn hex(&self) -> Sha256Hex {
+        Sha256Hex::of_checked(&self.0[DIGEST_PREFIX.len()..])
+    }
+
     /// The reference of a SHA-256 digest.
     pub fn of_sha256(digest: &[u8; 32]) -> Self {
-        Self(format!("sha256:{}", hex::encode(digest)).into())
+        Self(format!("{DIGEST_PREFIX}{}", hex::encode(digest)).into())
     }
 }
 
@@ -137,6 +153,21 @@ pub fn parse_epoch(s: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_digest_is_the_same_with_and_without_its_prefix() {
+        let hex = "0a".repeat(32);
+        let prefixed = DigestRef::parse(&format!("sha256:{hex}")).unwrap();
+        assert_eq!(DigestRef::normalise(&hex).unwrap(), prefixed);
+        assert_eq!(DigestRef::normalise(prefixed.as_str()).unwrap(), prefixed);
+        assert_eq!(prefixed.hex().as_str(), hex);
+        assert!(DigestRef::parse(&hex).is_err(), "a stored reference carries it");
+        let bad =
+            ["", "sha256:", &hex.to_uppercase(), &format!("sha256:sha256:{hex}"), &format!("sha1:{hex}")];
+        for bad in bad {
+            assert!(DigestRef::normalise(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn endpoint_names_and_tokens_are_a_bijection() {

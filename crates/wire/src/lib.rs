@@ -19,6 +19,7 @@
 //! | [`grants`] | permission templates |
 //! | [`delivery_admin`] | what the delivery daemon is asked, and what it answers |
 //! | [`claims`], [`envelope`], [`canonical`], [`error`] | what a bearer says, endpoint calls, canonical JSON, refusals |
+//! | [`contract`] | contract artifacts: closures, cluster documents, the schema profile |
 //! | [`object`] | how a derived reader is kept to JSON objects |
 
 pub mod acceptance;
@@ -26,6 +27,7 @@ pub mod canonical;
 pub mod channel;
 pub mod claims;
 pub mod commit_key;
+pub mod contract;
 pub mod delivery_admin;
 pub mod endpoint_subject;
 pub mod endpoint_token;

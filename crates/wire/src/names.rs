@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::{
     channel::Channel,
-    endpoint_token::{Command, EndpointToken, Generation, KeySegment},
+    endpoint_token::{Command, DigestRef, EndpointToken, Generation, KeySegment},
     token::{
         CredentialId, InstanceId, LifecycleUid, Nkey, OpId, Principal, Role, SessionId, Sha256Hex, Space,
         SpaceToken, User,
@@ -211,6 +211,11 @@ impl Names {
         format!("cotal.{}.dlv.{}", self.space, lifecycle_subject_key(principal, uid))
     }
 
+    /// The subject of a contract artifact: `cotal.<space>.epc.<hex>`.
+    pub fn artifact_subject(&self, digest: &DigestRef) -> String {
+        format!("cotal.{}.epc.{}", self.space, digest.hex())
+    }
+
     /// The timer writer's durable.
     pub fn timer_writer_consumer(&self) -> String {
         format!("timerw_{}", self.space)
@@ -285,6 +290,11 @@ pub fn service_status_key(endpoint: &EndpointToken, instance: &InstanceId) -> St
 /// Records key `govern.<e>`: the governance head of an endpoint.
 pub fn govern_key(endpoint: &EndpointToken) -> String {
     format!("govern.{endpoint}")
+}
+
+/// Records key `policy.<e>.<hex>`: a self-certifying admission policy.
+pub fn policy_key(endpoint: &EndpointToken, digest: &Sha256Hex) -> String {
+    format!("policy.{endpoint}.{digest}")
 }
 
 /// Auth key `gate.<uid>`: the agent issuance gate.

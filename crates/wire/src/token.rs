@@ -215,6 +215,13 @@ token!(
     Role, "role", is_segment, "one or more of A-Z a-z 0-9 _ -"
 );
 
+impl Sha256Hex {
+    /// The digest within a reference whose grammar was checked.
+    pub(crate) fn of_checked(hex: &str) -> Self {
+        Self(hex.into())
+    }
+}
+
 /// Replaces every character outside `[A-Za-z0-9_-]` by `_`, one for one; an empty result becomes `_`
 /// (contract 01 §1.1). Lossy, never decoded back.
 pub fn sanitize(s: &str) -> String {

@@ -13,7 +13,9 @@ use cotal_wire::{
     claims::{Act, SessionClaim, TransferWriterClaim},
     grants::{
         AgentGrants, Capabilities, ConnectPrincipal, GrantError, InstrumentTier, Issued, Profile, barriers,
-        delivery, drain, infra, operator, permissions,
+        delivery, drain,
+        endpoint_serve::{ServeSurface, endpoint_serve, endpoint_serve_executor, registration_executor},
+        infra, operator, permissions,
     },
     subject_matches,
     time::UnixSecs,
@@ -199,7 +201,30 @@ fn templates() -> Vec<(&'static str, Permissions)> {
         ("operator-status", operator::delivery_lease_reader(&space(), &conn())),
         ("operator-renewal", operator::renewal_owner(&space(), &conn())),
     ]);
+    all.extend(endpoint_templates());
     all
+}
+
+fn surface(commands: &[&str], journal: bool, pools: &[&str]) -> ServeSurface {
+    let all = |names: &[&str]| names.iter().map(|name| Command::parse(name).unwrap()).collect();
+    ServeSurface {
+        endpoint: EndpointToken::parse("com_example_search").unwrap(),
+        instance: instance(),
+        epoch: 3,
+        commands: all(commands),
+        journal,
+        pools: all(pools),
+    }
+}
+
+fn endpoint_templates() -> Vec<(&'static str, Permissions)> {
+    let auth = EndpointToken::parse("auth").unwrap();
+    vec![
+        ("endpoint-serve", endpoint_serve(&space(), &conn(), &surface(&["find", "describe"], false, &[]))),
+        ("endpoint-serve-journal", endpoint_serve(&space(), &conn(), &surface(&[], true, &["fast", "slow"]))),
+        ("endpoint-serve-executor", endpoint_serve_executor(&space(), &conn(), &auth, &instance())),
+        ("infra-registration-executor", registration_executor(&space(), &conn(), &auth, &instance())),
+    ]
 }
 
 fn render(permissions: &Permissions) -> String {
@@ -371,6 +396,8 @@ fn an_issued_caller_holds_only_rows_of_the_versioned_rail() {
         }
         if name.ends_with("-issued") {
             assert!(versioned > 0 && legacy == 0, "{name}");
+        } else if name.starts_with("endpoint-serve") && !name.ends_with("executor") {
+            assert_eq!(versioned, legacy, "{name}: an endpoint serves both rails");
         } else {
             assert_eq!(versioned, 0, "{name}");
         }
@@ -451,4 +478,40 @@ fn a_view_is_its_profile_and_carries_its_own_pins() {
     for view in [View::ManagerCaller, View::SessionCaller, View::TransferWriter] {
         assert_eq!(Profile::of_view(view, &bare), Err(GrantError::NoPin(view.as_str())));
     }
+}
+
+#[test]
+fn an_instance_serves_its_own_commands_under_its_own_epoch_and_nothing_else() {
+    let (_, served) = endpoint_templates().into_iter().find(|(name, _)| *name == "endpoint-serve").unwrap();
+    let may = |rules: &Rules, subject: &str| rules.allow.iter().any(|row| subject_matches(row, subject));
+    let at = |epoch: u64| format!("cotal.main.ep.reply.com_example_search.{}.{epoch}.o.a.u.n", instance());
+    assert!(may(&served.publish, &at(3)) && !may(&served.publish, &at(4)));
+    assert!(
+        !served.publish.allow.iter().any(|row| row.starts_with("$JS")),
+        "nothing to bind, nothing to ask"
+    );
+    // The class rail is granted in the queue group alone.
+    assert!(!may(&served.subscribe, "cotal.main.ep.one.com_example_search.find.o.a.u.n"));
+    assert!(
+        served
+            .subscribe
+            .allow
+            .contains(&"cotal.main.ep.one.com_example_search.find.> com_example_search".to_owned())
+    );
+    assert!(may(&served.subscribe, "cotal.main.ep.all.com_example_search.describe.o.a.u.n"));
+    assert!(!may(&served.subscribe, "cotal.main.ep.all.com_example_search.other.o.a.u.n"));
+}
+
+#[test]
+fn a_registration_executor_touches_one_instance_and_creates_no_consumer() {
+    let (_, executor) =
+        endpoint_templates().into_iter().find(|(name, _)| *name == "infra-registration-executor").unwrap();
+    let may = |subject: &str| executor.publish.allow.iter().any(|row| subject_matches(row, subject));
+    let (own, other) = (instance(), "j".repeat(26));
+    assert!(may(&format!("$KV.cotal_auth_main.epgate.auth.{own}")));
+    assert!(may(&format!("$KV.cotal_auth_main.epcred.auth.{own}.c1")));
+    assert!(!may(&format!("$KV.cotal_auth_main.epgate.auth.{other}")));
+    assert!(!may(&format!("$KV.cotal_auth_main.epgate.manager.{own}")));
+    assert!(!may("$KV.cotal_records_main.govern.manager"));
+    assert!(!executor.publish.allow.iter().any(|row| row.contains("CONSUMER")));
 }

@@ -9,6 +9,7 @@ pub mod barriers;
 pub mod delivery;
 pub mod drain;
 mod endpoint_rows;
+pub mod endpoint_serve;
 pub mod infra;
 pub mod issued;
 mod maintenance;

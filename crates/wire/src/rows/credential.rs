@@ -127,8 +127,20 @@ impl CredentialRow {
         holder: &Principal,
         exp: UnixSecs,
     ) -> Result<Self, EpError> {
+        Self::served(endpoint, instance, credential_id, holder, vec![SourceMember::Root], exp)
+    }
+
+    /// As [`Self::endpoint`], of a serve credential that derives from something else than the root.
+    pub fn served(
+        endpoint: &EndpointName,
+        instance: &InstanceId,
+        credential_id: &CredentialId,
+        holder: &Principal,
+        source_chain: Vec<SourceMember>,
+        exp: UnixSecs,
+    ) -> Result<Self, EpError> {
         let family = CredentialFamily::Endpoint { endpoint: endpoint.clone(), instance: instance.clone() };
-        Self::active(family, credential_id, holder, vec![SourceMember::Root], exp.0)
+        Self::active(family, credential_id, holder, source_chain, exp.0)
     }
 
     fn active(

@@ -132,6 +132,24 @@ pub enum GateState {
 }
 
 impl GateState {
+    /// Reads a gate's `state` and `op` together, by the grammar that both gate families share.
+    pub(super) fn parse(row: &Closed, state: &str) -> Result<Self, EpError> {
+        match (state, row.value("op")) {
+            ("open", None) => Ok(Self::Open),
+            ("frozen", Some(op)) => GateOp::parse(op).map(Self::Frozen),
+            ("retired", Some(op)) => {
+                let op = GateOp::parse(op)?;
+                if !op.kind.may_retire() {
+                    return Err(row.garbled("an operation of its kind cannot have retired it"));
+                }
+                Ok(Self::Retired(op))
+            }
+            ("open", Some(_)) => Err(row.garbled("an open gate carries no op")),
+            ("frozen" | "retired", None) => Err(row.garbled("a closed gate carries its op")),
+            _ => Err(row.garbled("its state is not open, frozen or retired")),
+        }
+    }
+
     /// The wire word.
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -185,20 +203,7 @@ impl AgentGate {
         let state = row.text("state")?;
         let generation = row.uint("generation")?;
         let stored_uid: LifecycleUid = row.token("lifecycleUid")?;
-        let state = match (state, row.value("op")) {
-            ("open", None) => GateState::Open,
-            ("frozen", Some(op)) => GateState::Frozen(GateOp::parse(op)?),
-            ("retired", Some(op)) => {
-                let op = GateOp::parse(op)?;
-                if !op.kind.may_retire() {
-                    return Err(row.garbled("an operation of its kind cannot have retired it"));
-                }
-                GateState::Retired(op)
-            }
-            ("open", Some(_)) => return Err(row.garbled("an open gate carries no op")),
-            ("frozen" | "retired", None) => return Err(row.garbled("a closed gate carries its op")),
-            _ => return Err(row.garbled("its state is not open, frozen or retired")),
-        };
+        let state = GateState::parse(&row, state)?;
         if stored_uid != *lifecycle_uid {
             return Err(row.garbled("it names another lifecycle uid than its key"));
         }

@@ -10,10 +10,12 @@
 mod blocked;
 mod closed;
 mod credential;
+mod endpoint_gate;
 mod facts;
 mod frontier;
 mod gate;
 mod goal_index;
+mod govern;
 mod head;
 mod intent;
 mod issued;
@@ -22,6 +24,9 @@ mod lease;
 mod natkey;
 mod obligation;
 mod plane_claim;
+mod policy;
+mod repair_cursor;
+mod service;
 mod session;
 mod source;
 mod uid;
@@ -29,6 +34,7 @@ mod uid;
 pub use crate::error::detail::LIFECYCLE_BLOCKED;
 pub(crate) use closed::{compact, safe_uint};
 pub use credential::{CredentialFamily, CredentialKey, CredentialRow, CredentialState};
+pub use endpoint_gate::{EndpointGate, GateCoordinate};
 pub use facts::{
     AcceptedFact, Cancellation, CancelledBy, Decision, Disposition, EffectFact, EffectOutcome, GoalOutcome,
     GoalResult, MAX_REJECTION_DETAIL, RejectedFact, Rejection, WorkTerminal, Worker,
@@ -36,6 +42,7 @@ pub use facts::{
 pub use frontier::FrontierRecord;
 pub use gate::{AgentGate, GateOp, GateState, OpKind};
 pub use goal_index::{Allocated, GoalIndexRow};
+pub use govern::{GOVERNED_TRAITS, GovernHead, Governed, Provisional, SlotHolder};
 pub use head::{HeadState, HeadStep, LifecycleHead};
 pub use intent::{Intent, IntentHeader, RetirementIntent, TakeoverIntent};
 pub use issued::{
@@ -49,6 +56,9 @@ pub use obligation::{
     Commit, CommitValue, FactWork, Obligation, ObligationKey, ObligationState, Owed, Route, RoutedPool,
 };
 pub use plane_claim::{ClaimState, PlaneClaim, PlaneTuple};
+pub use policy::PolicyRow;
+pub use repair_cursor::RepairCursor;
+pub use service::{Activation, ServiceSpec, ServiceStatus, StatusState, SupervisorRestart};
 pub use session::{SessionParty, SessionRow, SessionState};
 pub use source::{BySource, SourceGate, SourceMember};
 pub use uid::UidReservation;
