@@ -70,6 +70,11 @@ impl Failpoint {
         stores.auth_store().set_failpoint(self.clone());
     }
 
+    /// Watches every write of these evidence stores, and of their clones. Once.
+    pub fn arm_issued(self: &Arc<Self>, store: &crate::issued::IssuedStore) {
+        store.set_failpoint(self);
+    }
+
     /// Resolves when the writer is held.
     pub async fn reached(&self) {
         self.reached.notified().await;

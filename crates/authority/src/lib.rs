@@ -14,6 +14,7 @@ pub mod connect_reader;
 mod containment;
 pub mod credential;
 pub mod delivery_admin;
+pub mod deprovision;
 pub mod drain;
 pub mod evict;
 #[cfg(any(test, feature = "failpoints"))]
@@ -26,6 +27,7 @@ pub mod head;
 pub mod intents;
 pub mod issuance;
 mod issuance_memory;
+pub mod issued;
 pub mod plane;
 pub mod plane_claim;
 mod prune_timer;

@@ -91,6 +91,13 @@ impl Store {
         self.written(subject, outcome).await
     }
 
+    /// A purge pinned to the revision that was read; its marker stays.
+    pub(crate) async fn purge(&self, key: &str, read_at: Revision) -> WriteOutcome {
+        self.count_request();
+        let outcome = self.bucket.purge(key, read_at).await;
+        self.written(key, outcome).await
+    }
+
     #[cfg(any(test, feature = "failpoints"))]
     pub(crate) fn set_failpoint(&self, failpoint: Arc<crate::failpoint::Failpoint>) {
         assert!(self.failpoint.set(failpoint).is_ok(), "a store takes one failpoint");

@@ -25,6 +25,7 @@ mod natkey;
 mod obligation;
 mod plane_claim;
 mod policy;
+mod read_acl;
 mod repair_cursor;
 mod service;
 mod session;
@@ -57,6 +58,7 @@ pub use obligation::{
 };
 pub use plane_claim::{ClaimState, PlaneClaim, PlaneTuple};
 pub use policy::PolicyRow;
+pub use read_acl::ReadAcl;
 pub use repair_cursor::RepairCursor;
 pub use service::{Activation, ServiceSpec, ServiceStatus, StatusState, SupervisorRestart};
 pub use session::{SessionParty, SessionRow, SessionState};

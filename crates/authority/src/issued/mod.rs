@@ -1,0 +1,23 @@
+//! Issued authority: evidence of what a caller was handed, which others can resolve later (contract 03 §H).
+//!
+//! An issuance is staged, then released, then accepted, and each step is a value that only the step before it builds:
+//! [`StagedAuthority`] holds the revision at which the attempt was prepared, [`ReleasedAuthority`] says that it became
+//! active there, and only then is the row written that names it to its connection. Whoever was cut off anywhere leaves
+//! an attempt that resolves to nothing, or one that nobody holds; the next issuance takes a generation of its own.
+
+mod one_shot;
+mod resolve;
+mod retire;
+mod session;
+mod sources;
+mod stage;
+mod store;
+mod user_caller;
+
+pub use one_shot::{retire_lifecycle_issuance, with_issuer_session};
+pub use resolve::ResolvedAuthority;
+pub use session::{ISSUER_TTL_DEFAULT_SECS, ISSUER_TTL_SECS, IssuerSession};
+pub use sources::{HostSources, SourceLiveness};
+pub use stage::{ReleasedAuthority, StagedAuthority};
+pub use store::IssuedStore;
+pub use user_caller::UserCaller;

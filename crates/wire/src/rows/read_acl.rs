@@ -1,0 +1,78 @@
+//! The read-ACL row of a lifecycle in the ACL bucket (contract 01 §4.3).
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::closed::{compact, safe_uint};
+use crate::time::UnixMillis;
+
+/// What a lifecycle may read. An empty list reads nothing; an absent row says nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReadAcl {
+    allow_subscribe: Vec<String>,
+    revision: u64,
+    updated_at: UnixMillis,
+}
+
+impl ReadAcl {
+    /// Reads a row; `None` for one that cannot be decoded, which says as little as an absent one.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let row: Value = serde_json::from_slice(bytes).ok()?;
+        let allow = row.get("allowSubscribe")?.as_array()?;
+        Some(Self {
+            allow_subscribe: allow
+                .iter()
+                .map(|entry| entry.as_str().map(str::to_owned))
+                .collect::<Option<_>>()?,
+            revision: safe_uint(row.get("revision")?)?,
+            updated_at: UnixMillis(safe_uint(row.get("updatedAt")?)?),
+        })
+    }
+
+    /// Whether it lets nothing be read.
+    pub fn reads_nothing(&self) -> bool {
+        self.allow_subscribe.is_empty()
+    }
+
+    /// The row that follows `before` and lets nothing be read. One that cannot be decoded counts for none.
+    pub fn fenced(before: Option<&Self>, now: UnixMillis) -> Self {
+        let revision = before.map_or(0, |row| row.revision).saturating_add(1);
+        Self { allow_subscribe: Vec::new(), revision, updated_at: now }
+    }
+
+    /// The exact bytes of this row.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        compact(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fenced_row_reads_nothing_and_counts_on() {
+        let row = ReadAcl::parse(br#"{"allowSubscribe":["a.>"],"revision":4,"updatedAt":9}"#).unwrap();
+        assert!(!row.reads_nothing());
+        let fenced = ReadAcl::fenced(Some(&row), UnixMillis(10));
+        assert_eq!(fenced.to_bytes(), br#"{"allowSubscribe":[],"revision":5,"updatedAt":10}"#);
+        assert!(ReadAcl::parse(&fenced.to_bytes()).unwrap().reads_nothing());
+        assert_eq!(ReadAcl::fenced(None, UnixMillis(10)).revision, 1);
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_decoded_is_none() {
+        for bad in [
+            &b""[..],
+            b"[]",
+            b"{}",
+            br#"{"allowSubscribe":"a","revision":1,"updatedAt":1}"#,
+            br#"{"allowSubscribe":[1],"revision":1,"updatedAt":1}"#,
+            br#"{"allowSubscribe":[],"revision":-1,"updatedAt":1}"#,
+            br#"{"allowSubscribe":[],"revision":1}"#,
+        ] {
+            assert_eq!(ReadAcl::parse(bad), None);
+        }
+    }
+}
