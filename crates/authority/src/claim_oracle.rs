@@ -3,6 +3,7 @@
 
 use async_trait::async_trait;
 use cotal_broker::ConnectionTuple;
+use cotal_wire::rows::{PlaneClaim, PlaneTuple};
 
 /// The two pinned connections of a claim row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +12,18 @@ pub struct ClaimTuples {
     pub ledger: ConnectionTuple,
     /// The records scanner's.
     pub records: ConnectionTuple,
+}
+
+impl ClaimTuples {
+    /// The connections that a row pins.
+    pub fn pinned_by(row: &PlaneClaim) -> Self {
+        let tuple = |tuple: &PlaneTuple| ConnectionTuple {
+            server_id: tuple.server_id().to_owned(),
+            client_id: tuple.cid(),
+            user_nkey: tuple.user_nkey().clone(),
+        };
+        Self { ledger: tuple(&row.ledger), records: tuple(&row.records) }
+    }
 }
 
 /// What is known of one connection.

@@ -39,6 +39,7 @@ pub mod retirements;
 pub mod root_credential;
 pub mod scanner;
 pub mod session_pairs;
+pub mod scanner_death;
 mod store;
 pub mod stores;
 pub mod takeover;

@@ -158,7 +158,6 @@ mod tests {
     use cotal_wire::Nkey;
 
     use super::*;
-    use crate::plane_claim::tuples_of;
 
     fn tuple(cid: u64) -> PlaneTuple {
         PlaneTuple::new("NSERVER", cid, &Nkey::parse(&format!("U{}", "A".repeat(55))).unwrap()).unwrap()
@@ -211,7 +210,7 @@ mod tests {
     fn only_a_complete_sweep_that_finds_neither_connection_reclaims() {
         use Verdict::{Gone, Live, Unknown};
         let held = peer(ClaimState::Held, 4);
-        let asked = tuples_of(&held);
+        let asked = ClaimTuples::pinned_by(&held);
         let decide = |ledger, records, sweep_complete| {
             let seen =
                 ClaimObservation { tuples: asked.clone(), ledger, records, sweep_complete, note: None };
@@ -239,7 +238,7 @@ mod tests {
     #[test]
     fn an_answer_about_other_connections_is_unknown_even_when_it_says_live() {
         let held = peer(ClaimState::Held, 4);
-        let asked = tuples_of(&held);
+        let asked = ClaimTuples::pinned_by(&held);
         let swapped = ClaimTuples { ledger: asked.records.clone(), records: asked.ledger.clone() };
         let other = ConnectionTuple { client_id: 10, ..asked.ledger.clone() };
         let foreign = ClaimTuples { ledger: other, ..asked.clone() };

@@ -63,7 +63,7 @@ pub async fn acquire(
             OpenStep::Create(row) => (row, None),
             OpenStep::Take { row, over } => (row, Some(over)),
             OpenStep::Ask { held, over } => {
-                let asked = tuples_of(&held);
+                let asked = ClaimTuples::pinned_by(&held);
                 let seen = oracle.observe(&asked).await;
                 let row = decide_reclaim(&held, &asked, &seen, &claimant)
                     .map_err(|reason| refusal::at_open(reason, space, &asked, seen.note.as_deref()))?;
@@ -105,15 +105,6 @@ async fn read(auth: &Bucket) -> Result<Found, EpError> {
 
 fn pinned(tuple: &cotal_broker::ConnectionTuple) -> Result<PlaneTuple, EpError> {
     PlaneTuple::new(&tuple.server_id, tuple.client_id, &tuple.user_nkey)
-}
-
-fn tuples_of(row: &PlaneClaim) -> ClaimTuples {
-    let tuple = |tuple: &PlaneTuple| cotal_broker::ConnectionTuple {
-        server_id: tuple.server_id().to_owned(),
-        client_id: tuple.cid(),
-        user_nkey: tuple.user_nkey().clone(),
-    };
-    ClaimTuples { ledger: tuple(&row.ledger), records: tuple(&row.records) }
 }
 
 /// An instant as ECMAScript prints it: UTC, milliseconds, `Z`.

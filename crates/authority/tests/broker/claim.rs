@@ -1,16 +1,19 @@
 //! The plane claim over a real broker (contract 05 §8.5, 03 §E and §G).
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use cotal_authority::{
     claim_oracle::{ClaimTuples, Verdict},
     failpoint::Failpoint,
     plane_claim::{ClaimRefusal, When},
+    scanner::ScannerRole,
+    scanner_death::{ScannerDeath, watch_scanners},
 };
+use cotal_broker::{ConnectionTuple, Lifetime};
 use cotal_wire::{EpCode, EpError, rows::PlaneClaim};
 
 use crate::{
-    harness::{World, eventually},
+    harness::{World, eventually, everything},
     held::{Held, Scripted, barrier},
 };
 
@@ -300,4 +303,84 @@ async fn a_release_goes_on_when_its_caller_is_gone() {
     failpoint.release();
     held.hold.release().await.unwrap();
     assert_eq!(failpoint.landed(), [PLANE, PLANE]);
+}
+
+/// What a plane was told of a death.
+type Told = Arc<parking_lot::Mutex<Vec<ScannerDeath>>>;
+
+fn watch(held: &Held, closing: bool) -> (Told, tokio::task::JoinHandle<()>) {
+    let told = Told::default();
+    let tell = told.clone();
+    let watching = watch_scanners(
+        held.hold.clone(),
+        held.ledger.connection().clone(),
+        held.records.connection().clone(),
+        move || closing,
+        move |death| tell.lock().push(death.clone()),
+    );
+    (told, watching)
+}
+
+/// Has the broker end one connection.
+async fn kick(world: &World, tuple: &ConnectionTuple) {
+    let sys = world.sys.open("cotal:test:sys".to_owned(), &everything, Lifetime::Renewing).await.unwrap();
+    let request = format!("{{\"cid\":{}}}", tuple.client_id);
+    let subject = format!("$SYS.REQ.SERVER.{}.KICK", tuple.server_id);
+    sys.request(&subject, &[], request.into(), Duration::from_secs(5)).await.unwrap();
+    sys.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scanner_that_ends_fences_the_claim_and_takes_its_sibling_with_it() {
+    for role in [ScannerRole::Ledger, ScannerRole::Records] {
+        let world = World::start().await;
+        let held = Held::open(&world).await;
+        let (told, watching) = watch(&held, false);
+        let (dying, sibling) = match role {
+            ScannerRole::Ledger => (held.ledger.connection(), held.records.connection()),
+            ScannerRole::Records => (held.records.connection(), held.ledger.connection()),
+        };
+        kick(&world, dying.tuple()).await;
+        watching.await.unwrap();
+        let told = told.lock().clone();
+        assert_eq!(
+            told.iter().map(|death| (death.role, death.while_closing)).collect::<Vec<_>>(),
+            [(role, false)]
+        );
+        sibling.gone().await;
+        let refusal = held.hold.assert_held(When::Before).await.unwrap_err();
+        assert_eq!(
+            (ClaimRefusal::of(&refusal), &refusal.message),
+            (Some(ClaimRefusal::Fenced), &told[0].copy)
+        );
+        assert_eq!(held.ledger.sessions().await.unwrap_err(), refusal);
+        // The broker and the barrier are there: the row is released all the same.
+        held.hold.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scanner_that_is_closed_by_its_own_plane_is_no_death() {
+    let world = World::start().await;
+    let held = Held::open(&world).await;
+    let (told, watching) = watch(&held, true);
+    held.records.connection().close().await.unwrap();
+    watching.await.unwrap();
+    assert!(told.lock()[0].while_closing);
+    assert_eq!(held.hold.fenced(), None);
+    held.ledger.sessions().await.unwrap();
+}
+
+/// The end of the broker's whole machine: neither scanner comes back with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scanner_never_reconnects() {
+    let mut world = World::start().await;
+    let held = Held::open(&world).await;
+    let (told, watching) = watch(&held, false);
+    world.server.restart().await;
+    watching.await.unwrap();
+    assert_eq!(told.lock().len(), 1);
+    held.ledger.connection().gone().await;
+    held.records.connection().gone().await;
+    assert_eq!(held.ledger.sessions().await.unwrap_err().message, told.lock()[0].copy);
 }

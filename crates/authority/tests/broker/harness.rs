@@ -13,7 +13,7 @@ use cotal_authority::{AuthorityStores, failpoint::Failpoint};
 use cotal_broker::{Connection, Connector, Custody, Lifetime, kv::Bucket, kv::LeaderRead};
 use cotal_testkit::broker::NatsServer;
 use cotal_trust::{
-    bundle::{BrokerTrust, SpaceAccount},
+    bundle::{BrokerTrust, DataAccount, SpaceAccount},
     system::{SystemClock, SystemEntropy},
 };
 use cotal_wire::{
@@ -30,6 +30,8 @@ pub(crate) struct World {
     pub(crate) space: Space,
     pub(crate) custody: Custody,
     pub(crate) connector: Connector,
+    /// Opens connections of the broker's system account.
+    pub(crate) sys: Connector,
     pub(crate) anything: Connection,
     pub(crate) auth: Bucket,
     pub(crate) records: Bucket,
@@ -64,16 +66,21 @@ impl World {
             Arc::new(SystemClock),
             Arc::new(SystemEntropy),
         );
-        let everything = |_: &ConnId| {
-            let all = || Rules { allow: vec![">".to_owned()], deny: Vec::new() };
-            Permissions { publish: all(), subscribe: all() }
-        };
+        let signing = trust.sys_signing_seed.clone().unwrap();
+        let sys = Connector::new(
+            &server.url(),
+            space.clone(),
+            DataAccount { account: trust.sys.clone(), signing },
+            custody.clone(),
+            Arc::new(SystemClock),
+            Arc::new(SystemEntropy),
+        );
         let anything =
             connector.open("cotal:test:demo".to_owned(), &everything, Lifetime::Renewing).await.unwrap();
         let names = Names::new(&space.token());
         let auth = Bucket::new(&anything, &names.auth_bucket());
         let records = Bucket::new(&anything, &names.records_bucket());
-        Self { server, space, custody, connector, anything, auth, records }
+        Self { server, space, custody, connector, sys, anything, auth, records }
     }
 
     /// The stores over a mint writer's connection of its own, as another process would hold them.
@@ -198,6 +205,12 @@ impl World {
         );
         self.put(&self.auth, &format!("cred.{uid}.{id}"), &row).await;
     }
+}
+
+/// A grant of a test's own hands.
+pub(crate) fn everything(_: &ConnId) -> Permissions {
+    let all = || Rules { allow: vec![">".to_owned()], deny: Vec::new() };
+    Permissions { publish: all(), subscribe: all() }
 }
 
 pub(crate) fn op() -> OpId {
