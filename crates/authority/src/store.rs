@@ -14,28 +14,55 @@ use cotal_wire::{EpError, Revision};
 pub(crate) struct Store {
     bucket: Bucket,
     requests: Arc<AtomicU64>,
+    watch: Watch,
+}
+
+/// Told of every durable write that landed; a test can stop the world there. Clones share what watches.
+#[derive(Clone, Default)]
+pub(crate) struct Watch {
     #[cfg(any(test, feature = "failpoints"))]
     failpoint: Arc<std::sync::OnceLock<Arc<crate::failpoint::Failpoint>>>,
 }
 
+impl Watch {
+    #[cfg(any(test, feature = "failpoints"))]
+    pub(crate) fn set_failpoint(&self, failpoint: Arc<crate::failpoint::Failpoint>) {
+        assert!(self.failpoint.set(failpoint).is_ok(), "a store takes one failpoint");
+    }
+
+    /// What came of a write to this key or subject.
+    #[cfg(any(test, feature = "failpoints"))]
+    pub(crate) async fn written(&self, key: &str, outcome: WriteOutcome) -> WriteOutcome {
+        if matches!(outcome, WriteOutcome::Written(_)) {
+            crate::failpoint::landed(key);
+        }
+        match self.failpoint.get() {
+            Some(failpoint) => failpoint.after(key, outcome).await,
+            None => outcome,
+        }
+    }
+
+    /// What came of a write to this key or subject.
+    #[cfg(not(any(test, feature = "failpoints")))]
+    #[allow(clippy::unused_async, clippy::unused_self, reason = "the seam of the failpoints feature")]
+    pub(crate) async fn written(&self, _key: &str, outcome: WriteOutcome) -> WriteOutcome {
+        outcome
+    }
+}
+
 impl Store {
     pub(crate) fn new(bucket: Bucket) -> Self {
-        Self {
-            bucket,
-            requests: Arc::default(),
-            #[cfg(any(test, feature = "failpoints"))]
-            failpoint: Arc::default(),
-        }
+        Self::watched(bucket, &Watch::default())
+    }
+
+    /// A bucket whose writes `watch` is told of.
+    pub(crate) fn watched(bucket: Bucket, watch: &Watch) -> Self {
+        Self { bucket, requests: Arc::default(), watch: watch.clone() }
     }
 
     /// Another bucket, counted and watched together with this one.
     pub(crate) fn beside(&self, bucket: Bucket) -> Self {
-        Self {
-            bucket,
-            requests: self.requests.clone(),
-            #[cfg(any(test, feature = "failpoints"))]
-            failpoint: self.failpoint.clone(),
-        }
+        Self { bucket, requests: self.requests.clone(), watch: self.watch.clone() }
     }
 
     /// Durable round trips so far: reads, conditional writes, and what [`Self::count_request`] was told of.
@@ -62,21 +89,21 @@ impl Store {
     pub(crate) async fn create(&self, key: &str, value: Vec<u8>) -> WriteOutcome {
         self.count_request();
         let outcome = self.bucket.create(key, value.into()).await;
-        self.written(key, outcome).await
+        self.watch.written(key, outcome).await
     }
 
     /// The KV client's create, which the contract names for ledger rows (contract 07 §12.3).
     pub(crate) async fn create_over_marker(&self, key: &str, value: Vec<u8>) -> WriteOutcome {
         self.count_request();
         let outcome = self.bucket.create_over_marker(key, value.into()).await;
-        self.written(key, outcome).await
+        self.watch.written(key, outcome).await
     }
 
     /// An update pinned to the revision that was read.
     pub(crate) async fn update(&self, key: &str, value: impl Into<Bytes>, read_at: Revision) -> WriteOutcome {
         self.count_request();
         let outcome = self.bucket.put_pinned(key, value.into(), read_at).await;
-        self.written(key, outcome).await
+        self.watch.written(key, outcome).await
     }
 
     /// A deletion pinned to the revision that was read: leaves a marker.
@@ -100,24 +127,7 @@ impl Store {
 
     #[cfg(any(test, feature = "failpoints"))]
     pub(crate) fn set_failpoint(&self, failpoint: Arc<crate::failpoint::Failpoint>) {
-        assert!(self.failpoint.set(failpoint).is_ok(), "a store takes one failpoint");
-    }
-
-    #[cfg(any(test, feature = "failpoints"))]
-    async fn written(&self, key: &str, outcome: WriteOutcome) -> WriteOutcome {
-        if matches!(outcome, WriteOutcome::Written(_)) {
-            crate::failpoint::landed(key);
-        }
-        match self.failpoint.get() {
-            Some(failpoint) => failpoint.after(key, outcome).await,
-            None => outcome,
-        }
-    }
-
-    #[cfg(not(any(test, feature = "failpoints")))]
-    #[allow(clippy::unused_async, reason = "the seam of the failpoints feature")]
-    async fn written(&self, _key: &str, outcome: WriteOutcome) -> WriteOutcome {
-        outcome
+        self.watch.set_failpoint(failpoint);
     }
 }
 
