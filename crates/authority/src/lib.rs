@@ -31,6 +31,7 @@ pub mod issued;
 pub mod plane;
 pub mod plane_claim;
 mod prune_timer;
+pub mod rail;
 pub mod registration;
 pub mod retire;
 pub mod retirement;

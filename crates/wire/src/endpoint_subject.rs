@@ -114,6 +114,19 @@ impl SubjectTarget {
         }
     }
 
+    /// The incarnation that the subject spells out, in the modes that spell one out.
+    pub const fn triple(&self) -> Option<&TargetTriple> {
+        match self {
+            Self::Handle(triple) | Self::Exact(triple) => Some(triple),
+            Self::Untargeted
+            | Self::SelfMode
+            | Self::Owner(_)
+            | Self::Any(_)
+            | Self::Child(_)
+            | Self::Ledger(_) => None,
+        }
+    }
+
     fn push(&self, out: &mut String) {
         let Some(mode) = self.mode() else { return };
         push(out, mode);

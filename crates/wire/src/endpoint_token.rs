@@ -90,8 +90,24 @@ token!(
 
 /// The command that every endpoint answers without registering it.
 pub const DESCRIBE: &str = "describe";
+/// The authority plane's own endpoint: its name, its token and its queue group.
+pub const AUTH_ENDPOINT: &str = "auth";
+/// The command of [`AUTH_ENDPOINT`] that ends a managed lifecycle.
+pub const RETIRE_LIFECYCLE: &str = "retire-lifecycle";
+
+impl Command {
+    /// [`RETIRE_LIFECYCLE`].
+    pub fn retire_lifecycle() -> Self {
+        Self(RETIRE_LIFECYCLE.into())
+    }
+}
 
 impl EndpointName {
+    /// [`AUTH_ENDPOINT`].
+    pub fn auth() -> Self {
+        Self(AUTH_ENDPOINT.into())
+    }
+
     /// The one subject token of this name.
     pub fn token(&self) -> EndpointToken {
         EndpointToken(self.0.replace('.', "_").into())

@@ -15,7 +15,7 @@ use cotal_wire::{
         AgentGrants, Capabilities, ConnectPrincipal, GrantError, InstrumentTier, Issued, Profile, barriers,
         delivery, drain,
         endpoint_serve::{ServeSurface, endpoint_serve, endpoint_serve_executor, registration_executor},
-        infra, operator, permissions,
+        infra, operator, permissions, rail,
     },
     subject_matches,
     time::UnixSecs,
@@ -224,6 +224,7 @@ fn endpoint_templates() -> Vec<(&'static str, Permissions)> {
         ("endpoint-serve-journal", endpoint_serve(&space(), &conn(), &surface(&[], true, &["fast", "slow"]))),
         ("endpoint-serve-executor", endpoint_serve_executor(&space(), &conn(), &auth, &instance())),
         ("infra-registration-executor", registration_executor(&space(), &conn(), &auth, &instance())),
+        ("infra-auth-listener", rail::auth_listener(&space(), &conn(), &instance(), 3)),
     ]
 }
 
@@ -396,12 +397,25 @@ fn an_issued_caller_holds_only_rows_of_the_versioned_rail() {
         }
         if name.ends_with("-issued") {
             assert!(versioned > 0 && legacy == 0, "{name}");
-        } else if name.starts_with("endpoint-serve") && !name.ends_with("executor") {
+        } else if name == "infra-auth-listener"
+            || (name.starts_with("endpoint-serve") && !name.ends_with("executor"))
+        {
             assert_eq!(versioned, legacy, "{name}: an endpoint serves both rails");
         } else {
             assert_eq!(versioned, 0, "{name}");
         }
     }
+}
+
+#[test]
+fn the_auth_listener_serves_reads_one_store_and_writes_none() {
+    let listener = rail::auth_listener(&space(), &conn(), &instance(), 3);
+    let beyond_serving: Vec<&String> =
+        listener.publish.allow.iter().filter(|row| !row.starts_with("cotal.main.ep")).collect();
+    assert_eq!(beyond_serving, ["$JS.API.INFO", "$JS.API.STREAM.MSG.GET.KV_cotal_auth_main"]);
+    let class: Vec<&String> = listener.subscribe.allow.iter().filter(|row| row.contains(".one.")).collect();
+    assert_eq!(class.len(), 4);
+    assert!(class.iter().all(|row| row.ends_with("> auth")), "the class rail is heard in the group alone");
 }
 
 #[test]

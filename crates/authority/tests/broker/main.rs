@@ -9,4 +9,5 @@ mod harness;
 mod held;
 mod issuance;
 mod mint;
+mod rail;
 mod scan;

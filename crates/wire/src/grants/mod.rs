@@ -16,6 +16,7 @@ mod maintenance;
 mod narrow;
 pub mod operator;
 mod profile;
+pub mod rail;
 mod read_views;
 mod rows;
 
