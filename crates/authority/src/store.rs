@@ -110,19 +110,19 @@ impl Store {
     pub(crate) async fn delete(&self, key: &str, read_at: Revision) -> WriteOutcome {
         self.count_request();
         let outcome = self.bucket.delete_pinned(key, read_at).await;
-        self.written(key, outcome).await
+        self.watch.written(key, outcome).await
     }
 
     /// A durable write that went to neither store, such as an artifact: seen by the same failpoints.
     pub(crate) async fn noted(&self, subject: &str, outcome: WriteOutcome) -> WriteOutcome {
-        self.written(subject, outcome).await
+        self.watch.written(subject, outcome).await
     }
 
     /// A purge pinned to the revision that was read; its marker stays.
     pub(crate) async fn purge(&self, key: &str, read_at: Revision) -> WriteOutcome {
         self.count_request();
         let outcome = self.bucket.purge(key, read_at).await;
-        self.written(key, outcome).await
+        self.watch.written(key, outcome).await
     }
 
     #[cfg(any(test, feature = "failpoints"))]
