@@ -198,8 +198,8 @@ impl ClaimOracle for DeliveryAdmin {
 
 // === what an answer proves ===
 
-fn unusable(why: AdminError) -> EpError {
-    EpError::unavailable(format!("the delivery daemon's answer cannot be used: {}", why.0))
+fn unusable(AdminError(why): AdminError) -> EpError {
+    EpError::unavailable(format!("the delivery daemon's answer cannot be used: {why}"))
 }
 
 fn wire_tuple(tuple: &ConnectionTuple) -> Result<PlaneTuple, EpError> {

@@ -58,6 +58,12 @@ pub struct NatsServer {
     port: u16,
 }
 
+/// A cluster of servers, each named `n1`, `n2` and so on.
+pub struct NatsCluster {
+    /// The servers, in the order of their names.
+    pub servers: Vec<NatsServer>,
+}
+
 enum NotStarted {
     PortTaken,
     Failed(String),
@@ -207,6 +213,39 @@ impl NatsServer {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+}
+
+impl NatsCluster {
+    /// Starts `size` servers of one cluster. `render` makes the configuration of one of a free port and a JetStream
+    /// directory, as for a server of its own; its name and its routes are added.
+    #[allow(clippy::expect_used, reason = "a test without its broker cannot go on")]
+    pub async fn start(size: usize, render: impl Fn(u16, &Path) -> String) -> Self {
+        // Held until all are chosen, so that they differ.
+        let listeners: Vec<TcpListener> =
+            (0..size).map(|_| TcpListener::bind(("127.0.0.1", 0)).expect("bind a port")).collect();
+        let ports: Vec<u16> =
+            listeners.iter().map(|one| one.local_addr().expect("the port").port()).collect();
+        drop(listeners);
+        let routes: Vec<String> = ports.iter().map(|port| format!("\"nats://127.0.0.1:{port}\"")).collect();
+        let mut servers = Vec::with_capacity(size);
+        for (n, route_port) in ports.iter().enumerate() {
+            let server = NatsServer::start_with(|port, store| {
+                format!(
+                    "{}\nserver_name: n{}\ncluster {{ name: test, listen: \"127.0.0.1:{route_port}\", routes: [{}] }}\n",
+                    render(port, store),
+                    n + 1,
+                    routes.join(", ")
+                )
+            });
+            servers.push(server.await);
+        }
+        Self { servers }
+    }
+
+    /// The URLs of all servers, comma separated.
+    pub fn urls(&self) -> String {
+        self.servers.iter().map(NatsServer::url).collect::<Vec<_>>().join(",")
     }
 }
 

@@ -1,0 +1,15 @@
+//! The daemon over real brokers, asked by the authority's own client.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail")]
+
+mod callout;
+mod cluster;
+mod evict;
+mod house;
+mod lease;
+mod liveness;
+mod many;
+mod memberships;
+mod rail;
+mod reload;
+mod start;
