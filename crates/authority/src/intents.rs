@@ -1,6 +1,7 @@
 //! Operation intents `stage.<op>`: a barrier writes down what it sets out to do before it moves anything, so that
 //! whoever knows the operation can end it, the next boot included (contract 07 §4.6, §6.6; 05 §8.8).
 
+use cotal_broker::kv::LeaderRead;
 use cotal_wire::{
     EpCode, EpError, LifecycleUid, OpId, Principal, names,
     rows::{AgentGate, GateState, HeadState, Intent, IntentHeader, LifecycleHead, OpKind},
@@ -8,7 +9,7 @@ use cotal_wire::{
 use futures::{StreamExt as _, stream};
 
 use crate::{
-    barrier::{BarrierDeps, Sight, look, look_at_gate, look_at_head},
+    barrier::{BarrierDeps, Sight, look, look_at_gate},
     credential::create_same,
     retire::resume_retirement,
     scanner::Scanned,
@@ -148,22 +149,7 @@ pub async fn resume_owed(deps: &BarrierDeps) -> Result<BootResume, EpError> {
     deps.stores.auth_store().count_request();
     let found = discover(deps.ledger.intents().await?)?;
     let mut outcome = BootResume::default();
-    let mut owed = Vec::new();
-
-    let mut looks = stream::iter(found)
-        .map(|intent| async move {
-            let verdict = is_owed(deps, &intent).await;
-            (intent, verdict)
-        })
-        .buffered(LOOKS_AT_ONCE);
-    while let Some((intent, verdict)) = looks.next().await {
-        match verdict {
-            Ok(true) => owed.push(intent),
-            Ok(false) => outcome.skipped += 1,
-            Err(refusal) => outcome.failed.push((intent.op, refusal)),
-        }
-    }
-    drop(looks);
+    let owed = sort_out(deps, found, &mut outcome).await?;
 
     let mut resumes = stream::iter(owed)
         .map(|Discovered { op, header }| async move {
@@ -189,14 +175,47 @@ pub async fn resume_owed(deps: &BarrierDeps) -> Result<BootResume, EpError> {
     Ok(outcome)
 }
 
-async fn is_owed(deps: &BarrierDeps, Discovered { op, header }: &Discovered) -> Result<bool, EpError> {
-    let gate = look_at_gate(deps, &header.lifecycle_uid).await?;
-    Ok(match owed_by_gate(op, header.kind, gate.row()) {
-        GateSays::Owed => true,
-        GateSays::NotOwed => false,
-        GateSays::AskHead => {
-            let head = look_at_head(deps, &header.principal).await?;
-            owed_by_head(&header.lifecycle_uid, head.row())
+/// Which of the intents are owed. An intent is never deleted, so nearly all of them are of a past that is over: their
+/// gates are read many at once, and the heads of final gates in batches.
+async fn sort_out(
+    deps: &BarrierDeps,
+    found: Vec<Discovered>,
+    outcome: &mut BootResume,
+) -> Result<Vec<Discovered>, EpError> {
+    let mut gates = stream::iter(found)
+        .map(|intent| async move {
+            let gate = look_at_gate(deps, &intent.header.lifecycle_uid).await;
+            let says = gate.map(|gate| owed_by_gate(&intent.op, intent.header.kind, gate.row()));
+            (intent, says)
+        })
+        .buffered(LOOKS_AT_ONCE);
+    let (mut owed, mut ask_head) = (Vec::new(), Vec::new());
+    while let Some((intent, says)) = gates.next().await {
+        match says {
+            Ok(GateSays::Owed) => owed.push(intent),
+            Ok(GateSays::NotOwed) => outcome.skipped += 1,
+            Ok(GateSays::AskHead) => ask_head.push(intent),
+            Err(refusal) => outcome.failed.push((intent.op, refusal)),
         }
-    })
+    }
+    drop(gates);
+
+    // A replica that lags shows an earlier head, and no earlier head of an incarnation is its last: what is passed over
+    // is over. What is not is looked at again, by the leader, when it is resumed.
+    let keys: Vec<_> = ask_head.iter().map(|intent| names::head_key(&intent.header.principal)).collect();
+    let heads = deps.stores.records().direct_read_many(&keys).await?;
+    for (intent, key) in ask_head.into_iter().zip(keys) {
+        let header = &intent.header;
+        let over = match heads.get(&key) {
+            Some(LeaderRead::Value(entry)) => LifecycleHead::parse(&header.principal, &entry.value)
+                .is_ok_and(|head| !owed_by_head(&header.lifecycle_uid, Some(&head))),
+            Some(LeaderRead::Marker(_) | LeaderRead::Absent) | None => false,
+        };
+        if over {
+            outcome.skipped += 1;
+        } else {
+            owed.push(intent);
+        }
+    }
+    Ok(owed)
 }

@@ -3,15 +3,12 @@
 //!
 //! Any failure behind the freeze leaves the gate frozen and the head as it is; the same operation, run again, ends it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use cotal_broker::{kv::WriteOutcome, stream};
 use cotal_wire::{
-    Command, EndpointToken, EpError, LifecycleUid, OpId, Principal, Revision, names,
-    rows::{
-        AgentGate, FactWork, FrontierRecord, Intent, Obligation, ObligationKey, ObligationState, OpKind,
-        Owed, RetirementIntent,
-    },
+    EndpointToken, EpError, LifecycleUid, OpDuty, OpId, Principal, Revision, names,
+    rows::{AgentGate, FrontierRecord, Intent, OpKind, RetirementIntent},
 };
 
 use crate::{
@@ -19,14 +16,14 @@ use crate::{
         BarrierDeps, Sight, Tries, look, look_at_gate, look_at_head, require_active_head, require_open_gate,
         write_gate, write_head,
     },
-    containment::{contain, deleted},
-    drain::{Retiring, repair_principals},
+    containment::contain,
+    drain::{OwedRow, Retiring},
     evict::evict_verified,
     intents,
     retirement::{RetirementFailure, RetirementReport},
     retirement_step::{Phase, RetirementRun, RetirementStep, own_frontier},
-    scanner::{Obligations, Scanned},
-    store::{ambiguous, at_key, unsent},
+    scanner::Obligations,
+    store::{ambiguous, unsent},
 };
 
 /// How many passes may drain before a row that is left is `unavailable`.
@@ -133,12 +130,12 @@ async fn run(
             }
             RetirementStep::FenceRepairs => {
                 // Even when no repair ran: an earlier run may have opened one.
-                let repairs = repair_principals(op).into_iter().collect();
+                let repairs = OpDuty::REPAIRS.map(|duty| duty.principal(op)).into();
                 evict_verified(deps.evictor.as_ref(), &repairs).await?;
                 run.done = Phase::Fenced;
             }
             RetirementStep::CleanPools => {
-                for (endpoint, pools) in inventory(&obligations(deps, uid).await?)? {
+                for (endpoint, pools) in OwedRow::pools(&obligations(deps, uid).await?)? {
                     let cleaned =
                         deps.drain.clean(&retiring, &endpoint, &pools, deps.evictor.as_ref()).await?;
                     let named =
@@ -159,81 +156,48 @@ async fn run(
 
 // === obligations ==============================================================================================
 
-/// An obligation, as a scan found it.
-struct Owing {
-    at: (String, Revision),
-    endpoint: EndpointToken,
-    row: Obligation,
-}
-
-impl Owing {
-    fn parse(Scanned { key, revision, value }: Scanned) -> Result<Self, EpError> {
-        let Some(value) = value else { return Err(deleted(&key)) };
-        let endpoint = at_key(&key, ObligationKey::parse(&key))?.endpoint;
-        let row = at_key(&key, Obligation::parse(&value))?;
-        Ok(Self { at: (key, revision), endpoint, row })
-    }
-
-    /// Accepted work whose decision is a fact: what became of it, its route says.
-    fn accepted_fact(&self) -> Option<&FactWork> {
-        match self.row.owed() {
-            Owed::Epf(work) if self.row.state() == ObligationState::Accepted => Some(work),
-            Owed::Epf(_) | Owed::SelfCommit(_) => None,
-        }
-    }
-
-    /// Whether its endpoint must be drained: it is not over, and its route was not verified as it stands.
-    fn needs_drain(&self, verified: &BTreeSet<(String, Revision)>) -> bool {
-        self.row.state().is_owed() && !(self.accepted_fact().is_some() && verified.contains(&self.at))
-    }
-}
-
-async fn obligations(deps: &BarrierDeps, uid: &LifecycleUid) -> Result<Vec<Owing>, EpError> {
+async fn obligations(deps: &BarrierDeps, uid: &LifecycleUid) -> Result<Vec<OwedRow>, EpError> {
     deps.stores.records_store().count_request();
-    let rows = deps.records.obligations(&Obligations::OfTarget(uid.clone())).await?;
-    rows.into_iter().map(Owing::parse).collect()
+    OwedRow::read_all(&deps.records.obligations(&Obligations::OfTarget(uid.clone())).await?)
+}
+
+/// The endpoints that must be drained: something of theirs is not over, and its route was not verified as it stands.
+fn endpoints_to_drain(
+    rows: &[OwedRow],
+    verified: &BTreeSet<(String, Revision)>,
+) -> Result<BTreeSet<EndpointToken>, EpError> {
+    let verified = |row: &OwedRow| row.is_accepted_epf() && verified.contains(&coordinate(row));
+    rows.iter().filter(|row| row.is_owed() && !verified(row)).map(OwedRow::endpoint).collect()
+}
+
+fn coordinate(row: &OwedRow) -> (String, Revision) {
+    (row.key.clone(), row.revision)
 }
 
 /// Drains until nothing is owed that was not verified as it stands (contract 07 §6.3 phase 4).
 async fn drain(deps: &BarrierDeps, retiring: &Retiring) -> Result<Vec<String>, EpError> {
     let mut verified = BTreeSet::new();
     let mut drained = BTreeSet::new();
-    for _ in 0..DRAIN_PASSES {
+    for pass in 0..=DRAIN_PASSES {
         let rows = obligations(deps, &retiring.uid).await?;
-        let owing = endpoints_to_drain(&rows, &verified);
-        if owing.is_empty() {
-            return Ok(drained.iter().map(EndpointToken::to_string).collect());
+        let owing = endpoints_to_drain(&rows, &verified)?;
+        let Some(first) = owing.first() else { break };
+        if pass == DRAIN_PASSES {
+            return Err(EpError::unavailable(format!(
+                "retirement: obligations of {first} keep coming after {DRAIN_PASSES} passes; run it again"
+            )));
         }
         for endpoint in owing {
             deps.drain.drain(retiring, &endpoint).await?;
-            let routed = rows.iter().filter(|row| row.endpoint == endpoint && row.accepted_fact().is_some());
-            verified.extend(routed.map(|row| row.at.clone()));
+            for row in rows.iter().filter(|row| row.is_accepted_epf()) {
+                if row.endpoint()? == endpoint {
+                    verified.insert(coordinate(row));
+                }
+            }
             drained.insert(endpoint);
         }
     }
-    let rows = obligations(deps, &retiring.uid).await?;
-    match endpoints_to_drain(&rows, &verified).first() {
-        None => Ok(drained.iter().map(EndpointToken::to_string).collect()),
-        Some(endpoint) => Err(EpError::unavailable(format!(
-            "retirement: obligations of {endpoint} keep coming after {DRAIN_PASSES} passes; run it again"
-        ))),
-    }
-}
-
-fn endpoints_to_drain(rows: &[Owing], verified: &BTreeSet<(String, Revision)>) -> BTreeSet<EndpointToken> {
-    rows.iter().filter(|row| row.needs_drain(verified)).map(|row| row.endpoint.clone()).collect()
-}
-
-/// The pools that accepted work went to, discovered and never hinted (contract 07 §6.3 phase 6).
-fn inventory(rows: &[Owing]) -> Result<BTreeMap<EndpointToken, BTreeSet<Command>>, EpError> {
-    let mut pools: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
-    for row in rows {
-        let Some(work) = row.accepted_fact() else { continue };
-        if let Some(pool) = at_key(&row.at.0, work.route.as_pool())? {
-            pools.entry(row.endpoint.clone()).or_default().insert(pool);
-        }
-    }
-    Ok(pools)
+    Ok(drained.iter().map(EndpointToken::to_string).collect())
 }
 
 // === frontier =================================================================================================
@@ -284,5 +248,60 @@ async fn prove_frontier(
         Sight::Absent | Sight::Unread => {
             Err(EpError::internal("retirement: the gate is final but no frontier was recorded"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scanner::Scanned;
+
+    fn scanned(endpoint: &str, id: &str, revision: u64, state: &str, work: &str) -> Scanned {
+        let uid = "a".repeat(26);
+        let key = format!("oblig.{uid}.{endpoint}.local.caller.{uid}.{id}");
+        let work = match work {
+            "self" => format!(
+                "\"decision\":\"self\",\"opId\":\"{uid}\",\"mappingRevision\":1,\"commitKey\":\"goal.x\",\
+                 \"commitBaseRevision\":0,\"commitValue\":{{\"enc\":\"b64u\",\"bytes\":\"e30\"}},\
+                 \"commitDigest\":\"sha256:{}\"",
+                "0".repeat(64)
+            ),
+            route => format!(
+                "\"decision\":\"epf\",\"opId\":\"{uid}\",\"mappingRevision\":1,\"fingerprint\":\"f\",\"sourceSeq\":1,\
+                 \"route\":\"{route}\""
+            ),
+        };
+        let row = format!("{{\"state\":\"{state}\",{work}}}");
+        Scanned { key, revision: Revision(revision), value: Some(row.into()) }
+    }
+
+    fn parsed(rows: &[(&str, &str, u64, &str, &str)]) -> Vec<OwedRow> {
+        let scan = |(e, id, revision, state, work): &(&str, &str, u64, &str, &str)| {
+            scanned(e, id, *revision, state, work)
+        };
+        OwedRow::read_all(&rows.iter().map(scan).collect::<Vec<_>>()).unwrap()
+    }
+
+    fn to_drain(rows: &[OwedRow], verified: &BTreeSet<(String, Revision)>) -> Vec<String> {
+        endpoints_to_drain(rows, verified).unwrap().iter().map(EndpointToken::to_string).collect()
+    }
+
+    #[test]
+    fn an_endpoint_is_drained_while_a_row_of_it_is_owed_and_was_not_verified_as_it_stands() {
+        let rows = parsed(&[
+            ("a", "i1", 1, "provisional", "effects"),
+            ("b", "i1", 2, "provisional", "self"),
+            ("c", "i1", 3, "accepted", "self"),
+            ("d", "i1", 4, "accepted", "effects"),
+            ("e", "i1", 5, "accepted", "pool.p"),
+            ("f", "i1", 6, "rejected", "effects"),
+            ("g", "i1", 7, "terminal", "self"),
+        ]);
+        assert_eq!(to_drain(&rows, &BTreeSet::new()), ["a", "b", "c", "d", "e"]);
+        // What was verified stays so at that revision alone, and only accepted facts can be.
+        let verified: BTreeSet<_> = rows.iter().map(coordinate).collect();
+        assert_eq!(to_drain(&rows, &verified), ["a", "b", "c"]);
+        let moved = parsed(&[("d", "i1", 8, "accepted", "effects")]);
+        assert_eq!(to_drain(&moved, &verified), ["d"]);
     }
 }

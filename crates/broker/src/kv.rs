@@ -17,6 +17,7 @@ use crate::{
 
 mod direct;
 mod first;
+mod many;
 mod purge;
 
 pub(crate) const EXPECTED_LAST_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";

@@ -246,3 +246,25 @@ async fn a_streams_last_sequence_counts_every_message_and_an_absent_stream_has_n
     let absent = last_sequence(&connection, "KV_none").await.unwrap_err();
     assert_eq!(absent.code, EpCode::FailedPrecondition);
 }
+
+#[tokio::test]
+async fn many_keys_are_read_in_few_requests_and_what_is_absent_is_left_out() {
+    let f = fixture().await;
+    let (connection, bucket) = f.bucket("b").await;
+    let key = |n: usize| format!("head.k{n}");
+    for n in 0..600 {
+        written(bucket.create(&key(n), format!("{n}").into()).await);
+    }
+    mark(&connection, "$KV.b.head.k7", "DEL").await;
+    let keys: Vec<_> = (0..700).map(key).collect();
+    let found = bucket.direct_read_many(&keys).await.unwrap();
+    assert_eq!(found.len(), 600);
+    for n in [0, 255, 256, 599] {
+        let LeaderRead::Value(entry) = &found[&key(n)] else { panic!("{n}") };
+        assert_eq!(entry.value, n.to_string());
+    }
+    assert!(matches!(found[&key(7)], LeaderRead::Marker(_)));
+    assert!(bucket.direct_read_many(&keys[600..]).await.unwrap().is_empty());
+    assert!(bucket.direct_read_many(&[]).await.unwrap().is_empty());
+    assert_eq!(bucket.direct_read_many(&["a b".to_owned()]).await.unwrap_err().code, EpCode::BadRequest);
+}

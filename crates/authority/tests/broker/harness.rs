@@ -138,6 +138,14 @@ impl World {
         .await;
     }
 
+    /// Removes a stream.
+    pub(crate) async fn remove_stream(&self, stream: &str) {
+        let subject = format!("$JS.API.STREAM.DELETE.{stream}");
+        let answer = self.anything.request(&subject, &[], Bytes::new(), WAIT).await.unwrap();
+        let answer: serde_json::Value = serde_json::from_slice(&answer.payload).unwrap();
+        assert_eq!(answer["success"], true, "{answer}");
+    }
+
     /// The stored text, or `None` when there is none.
     pub(crate) async fn text(&self, bucket: &Bucket, key: &str) -> Option<String> {
         match bucket.leader_read(key).await.unwrap() {

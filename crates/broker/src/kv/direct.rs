@@ -28,7 +28,7 @@ impl Bucket {
     }
 }
 
-fn read_direct(row: &str, answer: &Message) -> Result<LeaderRead, EpError> {
+pub(super) fn read_direct(row: &str, answer: &Message) -> Result<LeaderRead, EpError> {
     match answer.status {
         Some(NOT_FOUND) => return Ok(LeaderRead::Absent),
         Some(status) => {

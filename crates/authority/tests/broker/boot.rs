@@ -1,0 +1,156 @@
+//! What the boot ends of an earlier run (contract 07 §4.6, §6.6; 05 §8.8).
+
+use std::time::{Duration, Instant};
+
+use cotal_authority::{
+    intents::{BootResume, resume_owed},
+    retire::retire,
+    takeover::take_over,
+};
+use cotal_trust::system::SystemEntropy;
+use cotal_wire::{EpCode, LifecycleUid, OpId};
+use futures::StreamExt as _;
+
+use crate::{
+    harness::{OWNER, assert_garbled, code, principal, uid},
+    rig::{Rig, an_op, held_by},
+};
+
+fn takeover(actor: &str, uid: &LifecycleUid) -> String {
+    format!(
+        "{{\"kind\":\"takeover\",\"lifecycleUid\":\"{uid}\",\"owner\":\"{OWNER}\",\"actor\":\"{actor}\",\"fromEpoch\":1,\
+         \"fromGeneration\":1}}"
+    )
+}
+
+fn retirement(actor: &str, uid: &LifecycleUid) -> String {
+    format!(
+        "{{\"kind\":\"retirement\",\"lifecycleUid\":\"{uid}\",\"owner\":\"{OWNER}\",\"actor\":\"{actor}\",\
+         \"fromGeneration\":1,\"frontierStreams\":[]}}"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_boot_ends_what_is_owed_and_leaves_the_rest() {
+    let rig = Rig::start().await;
+    let deps = rig.deps().await;
+    assert_eq!(resume_owed(&deps).await.unwrap(), BootResume::default());
+
+    // Done, both kinds.
+    for (actor, kind) in [("tdone", "takeover"), ("rdone", "retirement")] {
+        let (uid, op) = (uid(), OpId::mint(&SystemEntropy));
+        rig.plant(actor, &uid).await;
+        match kind {
+            "takeover" => drop(take_over(&deps, &op, &principal(actor), &uid).await.unwrap()),
+            _ => drop(retire(&deps, &op, &principal(actor), &uid).await.unwrap()),
+        }
+    }
+    // Owed: frozen under the operation.
+    let (took, ended) = (uid(), uid());
+    rig.plant("took", &took).await;
+    rig.plant_intent(&an_op('a'), &takeover("took", &took)).await;
+    rig.plant_gate(&took, 1, "frozen", &held_by(&an_op('a'), "takeover")).await;
+    rig.plant("ended", &ended).await;
+    rig.plant_intent(&an_op('b'), &retirement("ended", &ended)).await;
+    rig.plant_gate(&ended, 1, "frozen", &held_by(&an_op('b'), "retirement")).await;
+    // Owed: the gate is final, the head is not.
+    let last = uid();
+    rig.plant_intent(&an_op('c'), &retirement("last", &last)).await;
+    rig.plant_gate(&last, 1, "retired", &held_by(&an_op('c'), "retirement")).await;
+    let retiring =
+        format!("\"state\":\"retiring\",\"op\":{{\"opId\":\"{}\",\"kind\":\"retirement\"}}", an_op('c'));
+    rig.plant_head("last", &last, 1, &retiring).await;
+    let record = format!("{{\"lifecycleUid\":\"{last}\",\"opId\":\"{}\",\"streams\":{{}}}}", an_op('c'));
+    rig.world.put(&rig.world.records, &format!("frontier.{last}"), &record).await;
+    // Owed, and cannot be ended: the head is gone.
+    let lost = uid();
+    rig.plant_intent(&an_op('d'), &retirement("lost", &lost)).await;
+    rig.plant_gate(&lost, 1, "retired", &held_by(&an_op('d'), "retirement")).await;
+    // Nobody can say: the gate is garbled.
+    let dark = uid();
+    rig.plant_intent(&an_op('e'), &takeover("dark", &dark)).await;
+    rig.world.put(&rig.world.auth, &format!("gate.{dark}"), "{}").await;
+    // Not owed: never began, held by another, replaced by a successor.
+    let idle = uid();
+    rig.plant("idle", &idle).await;
+    rig.plant_intent(&an_op('f'), &takeover("idle", &idle)).await;
+    let foreign = uid();
+    rig.plant_intent(&an_op('g'), &takeover("foreign", &foreign)).await;
+    rig.plant_gate(&foreign, 1, "frozen", &held_by(&an_op('x'), "takeover")).await;
+    let replaced = uid();
+    rig.plant_intent(&an_op('h'), &retirement("replaced", &replaced)).await;
+    rig.plant_gate(&replaced, 1, "retired", &held_by(&an_op('h'), "retirement")).await;
+    rig.plant_head("replaced", &uid(), 1, "\"state\":\"active\"").await;
+    // A session's pin is no operation.
+    rig.world.put(&rig.world.auth, "stage.session.s1.c", "{}").await;
+
+    let outcome = resume_owed(&deps).await.unwrap();
+    assert_eq!(outcome.resumed, [an_op('a'), an_op('b'), an_op('c')]);
+    let failed: Vec<_> = outcome.failed.iter().map(|(op, refusal)| (op.clone(), refusal.code)).collect();
+    assert_eq!(failed, [(an_op('e'), EpCode::Internal), (an_op('d'), EpCode::Internal)]);
+    assert_eq!(outcome.skipped, 5);
+    assert_eq!(rig.head("took").await["processEpoch"], 2);
+    assert_eq!(rig.head("ended").await["state"], "retired");
+    assert_eq!(rig.head("last").await["state"], "retired");
+    assert_eq!(rig.gate(&idle).await["state"], "open");
+
+    let again = resume_owed(&deps).await.unwrap();
+    assert_eq!((again.resumed.len(), again.failed.len(), again.skipped), (0, 2, 8));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_operation_that_cannot_be_ended_does_not_keep_the_next_from_ending() {
+    let rig = Rig::start().await;
+    let deps = rig.deps().await;
+    for (actor, op) in [("first", an_op('a')), ("second", an_op('b'))] {
+        let uid = uid();
+        rig.plant(actor, &uid).await;
+        rig.plant_intent(&op, &takeover(actor, &uid)).await;
+        rig.plant_gate(&uid, 1, "frozen", &held_by(&op, "takeover")).await;
+    }
+    rig.evictor.cannot_evict(&[&format!("{OWNER}.first")]);
+    let outcome = resume_owed(&deps).await.unwrap();
+    assert_eq!(outcome.resumed, [an_op('b')]);
+    assert_eq!((&outcome.failed[0].0, outcome.failed[0].1.code), (&an_op('a'), EpCode::Unavailable));
+    rig.evictor.cannot_evict(&[]);
+    assert_eq!(resume_owed(&deps).await.unwrap().resumed, [an_op('a')]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_intent_that_cannot_be_read_fails_the_boot() {
+    let rig = Rig::start().await;
+    let deps = rig.deps().await;
+    let (uid, key) = (uid(), format!("stage.{}", an_op('a')));
+    for bad in ["{}".to_owned(), "[".to_owned(), takeover("a", &uid).replace("takeover", "registration")] {
+        rig.world.put(&rig.world.auth, &key, &bad).await;
+        assert_garbled(resume_owed(&deps).await, &key);
+    }
+    rig.world.delete(&rig.world.auth, &key).await;
+    assert_eq!(code(resume_owed(&deps).await), EpCode::FailedPrecondition);
+    rig.world.put(&rig.world.auth, &key, &takeover("a", &uid)).await;
+    rig.world.put(&rig.world.auth, "stage.short", &takeover("a", &uid)).await;
+    assert_garbled(resume_owed(&deps).await, "stage.short");
+}
+
+/// Ten thousand retirements of the past cost the boot a moment, and no write.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_past_does_not_hold_up_the_boot() {
+    const PAST: usize = 10_000;
+    let rig = Rig::start().await;
+    let deps = rig.deps().await;
+    let (world, op) = (&rig.world, |n: usize| OpId::parse(&format!("{n:026}")).unwrap());
+    futures::stream::iter(0..PAST)
+        .for_each_concurrent(128, async |n| {
+            let (uid, actor) = (LifecycleUid::parse(&format!("u{n:025}")).unwrap(), format!("a{n}"));
+            world.put(&world.auth, &format!("stage.{}", op(n)), &retirement(&actor, &uid)).await;
+            rig.plant_gate(&uid, 1, "retired", &held_by(&op(n), "retirement")).await;
+            rig.plant_head(&actor, &uid, 1, "\"state\":\"retired\"").await;
+        })
+        .await;
+    let before = Instant::now();
+    let outcome = resume_owed(&deps).await.unwrap();
+    let took = before.elapsed();
+    println!("{PAST} operations of the past are passed over in {took:?}");
+    assert_eq!(outcome, BootResume { skipped: PAST, ..BootResume::default() });
+    assert!(took < Duration::from_secs(30), "{took:?}");
+}
