@@ -7,12 +7,12 @@ mod claim;
 mod connect;
 mod containment;
 mod harness;
-#[allow(dead_code, reason = "each slice uses its part")]
 mod held;
 mod issuance;
 mod mint;
 mod rail;
 mod retire;
+mod retirements;
 mod rig;
 mod scan;
 mod takeover;
