@@ -1,8 +1,24 @@
 //! `cotal auth-service`: the auth service of a space in the foreground (contract 05 §14).
 
-use cotal_auth::AuthServiceRuntimeOptions;
+use std::time::Duration;
 
-use crate::{context::Context, exchange_flags::ExchangeFlags, outcome::CliError};
+use cotal_auth::AuthServiceRuntimeOptions;
+use cotal_trust::mint::STANDING_RENEWABLE_TTL_SECS;
+
+use crate::{
+    context::{Context, space_flag},
+    doctor,
+    exchange_flags::ExchangeFlags,
+    outcome::CliError,
+    renewal::{Pass, Which},
+};
+
+/// How often the delivery daemon's credentials are signed anew: a quarter of their life (contract 08 §7.3).
+const RENEW_EVERY: Duration = Duration::from_secs(STANDING_RENEWABLE_TTL_SECS / 4);
+/// When a pass that was refused is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(600);
+/// The first pass leaves a start alone.
+const FIRST_AFTER: Duration = Duration::from_secs(60);
 
 /// `cotal auth-service`
 #[derive(Debug, clap::Args)]
@@ -42,9 +58,54 @@ pub async fn run(args: AuthServiceArgs, ctx: &Context) -> Result<(), CliError> {
         secret_store: ctx.env(cotal_auth::SECRET_STORE),
         announce: cotal_auth::stdout_line(),
     };
-    cotal_auth::run_auth_service(&args.into(), None, &options)
-        .await
-        .map_err(|error| CliError::failed(error.to_string()))
+    let space = args.space.clone();
+    let args = args.into();
+    let serving = cotal_auth::run_auth_service(&args, None, &options);
+    tokio::select! {
+        ended = serving => ended.map_err(|error| CliError::failed(error.to_string())),
+        // Dropped with the service: a lease that it held lapses by itself.
+        () = renewing(space.as_deref(), ctx) => Ok(()),
+    }
+}
+
+/// Renews the delivery daemon's credentials for as long as the service runs. A space has no manager here that would, and
+/// the daemon holds no signer; where a manager holds the renewal lease, that one renews and this one keeps out.
+async fn renewing(space: Option<&str>, ctx: &Context) {
+    let mut next = FIRST_AFTER;
+    loop {
+        tokio::time::sleep(next).await;
+        next = match renew(space, ctx).await {
+            Ok(pass) => told(&pass),
+            Err(error) => {
+                tracing::warn!("renewal: {error}");
+                RETRY_AFTER
+            }
+        };
+    }
+}
+
+async fn renew(space: Option<&str>, ctx: &Context) -> Result<Pass, CliError> {
+    let space = space_flag(space.unwrap_or_default())?;
+    doctor::renewal(ctx, &space, false)?.pass(Which::Every).await
+}
+
+/// Logs a pass and answers when the next one is due.
+fn told(pass: &Pass) -> Duration {
+    let mut next = RENEW_EVERY;
+    for result in &pass.results {
+        match (&result.error, result.skipped) {
+            (Some(error), _) => {
+                next = RETRY_AFTER;
+                tracing::warn!(file = result.file, "renewal: not renewed: {error}");
+            }
+            (None, Some(why)) => tracing::info!(file = result.file, "renewal: left as it is ({why})"),
+            (None, None) => tracing::info!(file = result.file, "renewal: renewed"),
+        }
+    }
+    if let Some(error) = pass.adoption.as_ref().and_then(|adoption| adoption["error"].as_str()) {
+        tracing::warn!("renewal: the delivery daemon did not take it over now: {error}");
+    }
+    next
 }
 
 impl From<AuthServiceArgs> for cotal_auth::AuthServiceArgs {

@@ -12,10 +12,13 @@ use crate::{
     agent_bearer::AgentBearerArgs,
     auth_service::AuthServiceArgs,
     completions::CompletionsArgs,
+    delivery::DeliveryArgs,
     detach::DetachArgs,
     dev_idp::DevIdpArgs,
+    doctor::DoctorArgs,
     down::DownArgs,
     login::{LoginArgs, LogoutArgs},
+    repair::{DeregisterArgs, ReconcileArgs},
     status::StatusArgs,
     up::UpArgs,
 };
@@ -42,7 +45,7 @@ pub struct Cli {
 /// Every command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Bring up a space: broker, streams, auth service.
+    /// Bring up a space: broker, streams, delivery daemon, auth service.
     Up(UpArgs),
     /// Stop what `up` started.
     Down(DownArgs),
@@ -50,12 +53,20 @@ pub enum Command {
     Status(StatusArgs),
     /// Run the auth service of a space in the foreground.
     AuthService(AuthServiceArgs),
+    /// Run the delivery daemon of a space in the foreground.
+    Delivery(DeliveryArgs),
+    /// Say how credentials stand, and mend them.
+    Doctor(DoctorArgs),
     /// Sign in at an identity provider.
     Login(LoginArgs),
     /// Sign out and forget the session.
     Logout(LogoutArgs),
     /// Grant, revoke and list actors.
     Actor(ActorArgs),
+    /// Repair the gate of a service instance that died while it registered.
+    ReconcileGate(ReconcileArgs),
+    /// Take a service instance that is gone out of the registry.
+    DeregisterInstance(DeregisterArgs),
     /// Print a fresh bearer for a managed agent (for machines).
     AgentBearer(AgentBearerArgs),
     /// Run the development identity provider in the foreground. Not for production.
@@ -94,7 +105,11 @@ impl Command {
             Self::Login(args) => args.output.json,
             Self::Logout(args) => args.output.json,
             Self::Actor(args) => args.output().json,
+            Self::Doctor(args) => args.output().json,
+            Self::ReconcileGate(args) => args.at.output.json,
+            Self::DeregisterInstance(args) => args.at.output.json,
             Self::AuthService(_)
+            | Self::Delivery(_)
             | Self::AgentBearer(_)
             | Self::DevIdp(_)
             | Self::Completions(_)

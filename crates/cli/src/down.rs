@@ -53,6 +53,8 @@ pub async fn run(args: DownArgs, ctx: &Context) -> Result<(), CliError> {
         stop(&daemon, &progress, &mut stopped).await?;
         // One that was killed could not take it back.
         Discovery::remove(&state_dir)?;
+        // After the service, whose end it may have to prove.
+        stop(&space_daemons::delivery(ctx, space, None), &progress, &mut stopped).await?;
     }
     let broker = space_daemons::broker(ctx, Path::new("nats-server"));
     match still_up(ctx, &spaces)? {

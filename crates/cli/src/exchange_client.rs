@@ -4,14 +4,13 @@ use std::{path::Path, time::Duration};
 
 use cotal_trust::idp::http_client;
 use cotal_wire::{Actor, DerivedOwner, InstanceId, View};
-use cotal_workspace::material::Discovery;
 use serde_json::json;
-use url::{Host, Url};
+use url::Url;
 use zeroize::Zeroizing;
 
 use crate::{
-    daemon::pid_is_alive,
     http_json::{Answer, transport},
+    loopback::{LoopbackService, below},
     outcome::CliError,
     terminal::printable,
 };
@@ -51,31 +50,8 @@ pub struct ManagerCall {
 impl ExchangeFace {
     /// The loopback face of the service that serves a state directory; its process must be provably alive.
     pub fn local(state_dir: &Path) -> Result<Self, CliError> {
-        let not_running = || {
-            CliError::failed(format!(
-                "no auth service runs for {}; start it with: cotal up --user-auth",
-                state_dir.display()
-            ))
-        };
-        let discovery = Discovery::load(state_dir)?.ok_or_else(not_running)?;
-        match pid_is_alive(discovery.pid) {
-            Some(true) => {}
-            Some(false) => return Err(not_running()),
-            None => {
-                return Err(CliError::failed(format!(
-                    "whether the auth service of {} runs (pid {}) cannot be told; check the process and restart it",
-                    state_dir.display(),
-                    discovery.pid
-                )));
-            }
-        }
-        let url = Url::parse(&discovery.url).ok().filter(is_http_loopback).ok_or_else(|| {
-            CliError::failed(format!(
-                "the auth service record in {} names no loopback address; restart the auth service",
-                state_dir.display()
-            ))
-        })?;
-        Ok(Self { url: exchange_url(url), capability: Some(discovery.cap) })
+        let service = LoopbackService::of(state_dir)?;
+        Ok(Self { url: below(service.base, EXCHANGE_PATH), capability: Some(service.capability) })
     }
 
     /// A public face: https, and nothing else.
@@ -90,7 +66,7 @@ impl ExchangeFace {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(CliError::usage("--exchange-url must not carry a user name or a password"));
         }
-        Ok(Self { url: exchange_url(url), capability: None })
+        Ok(Self { url: below(url, EXCHANGE_PATH), capability: None })
     }
 
     /// Asks for a bearer.
@@ -165,25 +141,6 @@ fn rate_limit(answer: &Answer) -> Option<CliError> {
 }
 
 /// The exchange below a base: one trailing slash goes, and so do query and fragment.
-fn exchange_url(mut base: Url) -> Url {
-    let path = base.path();
-    let path = format!("{}{EXCHANGE_PATH}", path.strip_suffix('/').unwrap_or(path));
-    base.set_path(&path);
-    base.set_query(None);
-    base.set_fragment(None);
-    base
-}
-
-/// The capability goes to this machine and nowhere else, whatever a record says.
-fn is_http_loopback(url: &Url) -> bool {
-    url.scheme() == "http"
-        && match url.host() {
-            Some(Host::Ipv4(ip)) => ip.is_loopback(),
-            Some(Host::Ipv6(ip)) => ip.is_loopback(),
-            _ => false,
-        }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,19 +170,6 @@ mod tests {
             assert!(ExchangeFace::remote(base).is_err(), "{base}");
         }
         assert!(ExchangeFace::remote("https://a.example").unwrap().capability.is_none());
-    }
-
-    #[test]
-    fn the_capability_goes_to_loopback_only() {
-        for (url, ok) in [
-            ("http://127.0.0.1:4000", true),
-            ("http://[::1]:4000", true),
-            ("http://localhost:4000", false),
-            ("http://10.0.0.1", false),
-            ("https://127.0.0.1", false),
-        ] {
-            assert_eq!(is_http_loopback(&Url::parse(url).unwrap()), ok, "{url}");
-        }
     }
 
     #[test]

@@ -12,21 +12,32 @@ pub mod broker_lock;
 pub mod cli;
 pub mod completions;
 pub mod context;
+pub mod cred_health;
 pub mod daemon;
+pub mod delivery;
+pub mod delivery_lease;
 pub mod detach;
 pub mod dev_idp;
+pub mod doctor;
 pub mod down;
 pub mod exchange_client;
 pub mod exchange_flags;
 pub mod http_json;
 pub mod idp_client;
+pub mod incarnation;
+pub mod lifecycle_door;
 pub mod login;
+pub mod loopback;
 pub mod nats_server;
 pub mod outcome;
 pub mod progress;
 pub mod ready;
+pub mod renewal;
+pub mod renewal_lease;
+pub mod repair;
 pub mod root_lock;
 pub mod session_cache;
+pub mod space_broker;
 pub mod space_daemons;
 pub mod status;
 pub mod terminal;
@@ -58,7 +69,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
 }
 
 fn in_runtime(command: Command) -> Result<(), CliError> {
-    start_log(matches!(command, Command::AuthService(_)));
+    start_log(matches!(command, Command::AuthService(_) | Command::Delivery(_)));
     let ctx = Context::of_process(command.json())?;
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -74,6 +85,10 @@ pub async fn run(command: Command, ctx: &Context) -> Result<(), CliError> {
         Command::Down(args) => down::run(args, ctx).await,
         Command::Status(args) => status::run(args, ctx).await,
         Command::AuthService(args) => auth_service::run(args, ctx).await,
+        Command::Delivery(args) => delivery::run(args, ctx).await,
+        Command::Doctor(args) => doctor::run(args, ctx).await,
+        Command::ReconcileGate(args) => repair::reconcile(args, ctx).await,
+        Command::DeregisterInstance(args) => repair::deregister(args, ctx).await,
         Command::Login(args) => login::run(args, ctx).await,
         Command::Logout(args) => login::logout(args, ctx).await,
         Command::Actor(args) => actor::run(args, ctx).await,

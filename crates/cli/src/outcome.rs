@@ -17,6 +17,17 @@ pub enum CliError {
     Usage(String),
     /// One sentence: what was wrong, with what, and what to do next.
     Failed(String),
+    /// The same of a change that was not made, and what is known of what it had begun.
+    Undone(String, Outcome),
+    /// A repair that did not find what it repairs, and the contract's word for what it found.
+    Condition {
+        /// One sentence.
+        sentence: String,
+        /// The word.
+        condition: &'static str,
+    },
+    /// The report that says what is wrong is on stdout already; this is its one sentence for stderr.
+    Reported(String),
     /// The service is limiting this actor or owner.
     RateLimited {
         /// The service's own sentence, the remedy after it.
@@ -26,6 +37,25 @@ pub enum CliError {
         /// Which bucket: `actor` or `owner`; `None` when the service did not say.
         limit: Option<String>,
     },
+}
+
+/// What is known of a change that did not come to its end (contract 05 §7.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing happened.
+    NotExecuted,
+    /// It may have begun.
+    Unknown,
+}
+
+impl Outcome {
+    /// The contract's word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotExecuted => "not-executed",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 impl CliError {
@@ -42,16 +72,28 @@ impl CliError {
     /// The exit code.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::Failed(_) => EXIT_FAILED,
+            Self::Usage(_)
+            | Self::Failed(_)
+            | Self::Undone(..)
+            | Self::Condition { .. }
+            | Self::Reported(_) => EXIT_FAILED,
             Self::RateLimited { .. } => EXIT_RATE_LIMITED,
         }
     }
 
-    /// The document of `--json`: `{"error":{"code","message","cause"?}}`.
+    /// The document of `--json`: `{"error":{"code","message","cause"?,"outcome"?,"condition"?}}`.
     pub fn to_json(&self) -> Value {
         match self {
             Self::Usage(message) => json!({ "error": { "code": "USAGE", "message": message } }),
-            Self::Failed(message) => json!({ "error": { "code": "FAILED", "message": message } }),
+            Self::Failed(message) | Self::Reported(message) => {
+                json!({ "error": { "code": "FAILED", "message": message } })
+            }
+            Self::Undone(message, outcome) => {
+                json!({ "error": { "code": "FAILED", "message": message, "outcome": outcome.as_str() } })
+            }
+            Self::Condition { sentence, condition } => {
+                json!({ "error": { "code": "FAILED", "message": sentence, "condition": condition } })
+            }
             Self::RateLimited { sentence, retry_after_secs, limit } => {
                 let mut cause = json!({ "code": "RATE_LIMITED", "retryAfterSeconds": retry_after_secs });
                 if let Some(limit) = limit {
@@ -66,9 +108,12 @@ impl CliError {
 impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(sentence) | Self::Failed(sentence) | Self::RateLimited { sentence, .. } => {
-                f.write_str(sentence)
-            }
+            Self::Usage(sentence)
+            | Self::Failed(sentence)
+            | Self::Undone(sentence, _)
+            | Self::Reported(sentence)
+            | Self::Condition { sentence, .. }
+            | Self::RateLimited { sentence, .. } => f.write_str(sentence),
         }
     }
 }
@@ -91,6 +136,7 @@ fails_as!(
     cotal_ledger::LedgerError,
     cotal_trust::bundle::BundleError,
     cotal_trust::idp::IdpRefusal,
+    cotal_trust::mint::StaticMintError,
     cotal_trust::owner::OwnerError,
     cotal_workspace::broker_config::BrokerConfigError,
     cotal_workspace::material::MaterialError,
@@ -121,7 +167,7 @@ pub fn finish(outcome: Result<(), CliError>, json: bool) -> ExitCode {
 /// Tells an error: its sentence on stderr, with `json` its document on stdout too, so that stdout holds one JSON
 /// document whatever happened.
 pub fn failed(error: &CliError, json: bool) -> ExitCode {
-    if json {
+    if json && !matches!(error, CliError::Reported(_)) {
         let _ = writeln!(std::io::stdout(), "{}", error.to_json());
     }
     let _ = writeln!(std::io::stderr(), "{error}");
@@ -161,6 +207,11 @@ mod tests {
     fn a_failure_and_a_usage_error_are_exit_code_one() {
         assert_eq!(CliError::failed("x").exit_code(), 1);
         assert_eq!(CliError::usage("x").exit_code(), 1);
+        let unknown = CliError::Undone("x".into(), Outcome::Unknown);
+        assert_eq!(
+            (unknown.exit_code(), unknown.to_json()["error"]["outcome"].as_str()),
+            (1, Some("unknown"))
+        );
         assert_eq!(CliError::failed("x").to_json(), json!({ "error": { "code": "FAILED", "message": "x" } }));
     }
 }

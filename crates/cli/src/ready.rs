@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cotal_broker::Connector;
 use cotal_trust::idp::{IdpPin, JwksResolver, http_client};
+use cotal_wire::UnixMillis;
 use cotal_workspace::material::Discovery;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -17,6 +19,7 @@ use tokio::{
 use crate::{
     context::Context,
     daemon::{Running, pid_is_alive},
+    delivery_lease,
     outcome::CliError,
 };
 
@@ -91,6 +94,20 @@ pub async fn greets(host: &str, port: u16) -> bool {
         Some(line)
     };
     matches!(tokio::time::timeout(ANSWER_WITHIN, greeting).await, Ok(Some(line)) if line.starts_with("INFO "))
+}
+
+/// Waits until the delivery daemon says ready in its lease. `since`: the lease must be a later one, taken by a daemon
+/// that was started now.
+pub async fn delivery(
+    running: &mut Running,
+    connector: &Connector,
+    since: Option<UnixMillis>,
+) -> Result<(), CliError> {
+    wait_for(running, || async {
+        let lease = delivery_lease::read(connector).await?;
+        Ok(lease.filter(|row| row.ready && since.is_none_or(|since| row.since >= since.0)).map(|_| ()))
+    })
+    .await
 }
 
 /// Waits until the auth service of this process has left its discovery file and answers `/health`.

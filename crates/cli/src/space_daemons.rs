@@ -53,6 +53,13 @@ pub fn auth_service(ctx: &Context, space: &Space, flags: Vec<String>) -> Daemon 
     of_this_program(ctx, "auth-service", space, marks.to_vec(), flags)
 }
 
+/// The delivery daemon of a space, on the broker at `server`; the URL matters to a start alone.
+pub fn delivery(ctx: &Context, space: &Space, server: Option<&str>) -> Daemon {
+    let marks = ["delivery", "--space", space.as_str()].map(str::to_owned);
+    let flags = server.map(|server| vec!["--server".to_owned(), server.to_owned()]);
+    of_this_program(ctx, "delivery", space, marks.to_vec(), flags.unwrap_or_default())
+}
+
 /// The development IdP of a space at its port, by which it is told from another space's.
 pub fn dev_idp(ctx: &Context, space: &Space, port: u16, auto_approve: bool) -> Daemon {
     let marks = ["dev-idp", "--port", &port.to_string()].map(str::to_owned);

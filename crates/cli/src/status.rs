@@ -18,9 +18,10 @@ use crate::{
     cli::Output,
     context::{Context, DEFAULT_SPACE, space_flag},
     daemon::Daemon,
-    login,
+    delivery_lease, login,
     outcome::CliError,
-    ready, space_daemons,
+    ready, space_broker, space_daemons,
+    terminal::printable,
 };
 
 /// The actor of a person's own tools (contract 04 §13).
@@ -46,6 +47,7 @@ struct Status {
     root: String,
     user_auth: bool,
     broker: Process,
+    delivery: Delivery,
     auth_service: Process,
     #[serde(skip_serializing_if = "Option::is_none")]
     dev_idp: Option<Process>,
@@ -72,6 +74,26 @@ struct Process {
     public_url: Option<String>,
     /// Whether it answered just now.
     answers: bool,
+}
+
+/// The delivery daemon: its process here, and what the space's lease says, whoever holds it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Delivery {
+    /// `null` when it cannot be known.
+    running: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    /// Whether the holder of the lease says that it serves.
+    ready: bool,
+    /// Who holds the lease, and since when in milliseconds; `null` when nobody does or it cannot be read.
+    lease: Option<Lease>,
+}
+
+#[derive(Debug, Serialize)]
+struct Lease {
+    holder: String,
+    since: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -112,6 +134,7 @@ async fn look(ctx: &Context, space: &Space) -> Result<Status, CliError> {
     let state_dir = ctx.root.user_auth_state_dir(space)?;
     let user_auth = ctx.root.is_user_auth(space)?;
     let broker = look_at_broker(ctx, &mut problems).await?;
+    let delivery = look_at_delivery(ctx, space, broker.answers, &mut problems).await?;
     let auth_service = look_at_service(ctx, space, &state_dir, &mut problems).await;
     let pin = load_idp_pin(&state_dir)?;
     let dev_idp = look_at_dev_idp(ctx, space, pin.as_ref(), &mut problems).await?;
@@ -136,6 +159,7 @@ async fn look(ctx: &Context, space: &Space) -> Result<Status, CliError> {
         root: ctx.root.path().display().to_string(),
         user_auth,
         broker,
+        delivery,
         auth_service,
         dev_idp,
         idp: pin.map(|pin| Idp { url: pin.url, issuer: pin.issuer }),
@@ -170,6 +194,28 @@ async fn look_at_broker(ctx: &Context, problems: &mut Vec<String>) -> Result<Pro
         broker.answers = ready::greets(DEFAULT_HOST, port).await;
     }
     Ok(broker)
+}
+
+async fn look_at_delivery(
+    ctx: &Context,
+    space: &Space,
+    broker_answers: bool,
+    problems: &mut Vec<String>,
+) -> Result<Delivery, CliError> {
+    let Process { running, pid, .. } = process(&space_daemons::delivery(ctx, space, None), problems);
+    let mut seen = Delivery { running, pid, ready: false, lease: None };
+    let Some(connector) = space_broker::connector(ctx, space)?.filter(|_| broker_answers) else {
+        return Ok(seen);
+    };
+    match delivery_lease::read(&connector).await {
+        Ok(Some(row)) => {
+            seen.ready = row.ready;
+            seen.lease = Some(Lease { holder: printable(&row.holder), since: row.since });
+        }
+        Ok(None) => {}
+        Err(refusal) => problems.push(format!("the delivery lease cannot be read: {}", refusal.message)),
+    }
+    Ok(seen)
 }
 
 async fn look_at_service(
@@ -239,6 +285,7 @@ fn text(status: &Status) -> String {
     let mut lines = vec![format!("space {} in {}", status.space, status.root)];
     let mut line = |what: &str, value: String| lines.push(format!("  {what:<14} {value}"));
     line("broker", shown(&status.broker));
+    line("delivery", shown_delivery(&status.delivery));
     line("auth service", shown(&status.auth_service));
     if let Some(public) = &status.auth_service.public_url {
         line("public face", public.clone());
@@ -283,6 +330,22 @@ fn text(status: &Status) -> String {
     lines.join("\n")
 }
 
+fn shown_delivery(delivery: &Delivery) -> String {
+    let state = match (delivery.running, delivery.ready) {
+        (Some(true), true) => "up",
+        (Some(true), false) => "running, but not ready",
+        (Some(false), true) => {
+            "not running here, but its lease says ready: another machine's, or one that was killed"
+        }
+        (Some(false), false) => "down: run `cotal up --user-auth`",
+        (None, _) => "unknown",
+    };
+    let pid = delivery.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+    let lease =
+        delivery.lease.as_ref().map(|lease| format!(", lease of {}", lease.holder)).unwrap_or_default();
+    format!("{state}{pid}{lease}")
+}
+
 fn shown(process: &Process) -> String {
     let state = match (process.running, process.answers) {
         (Some(true), true) => "up",
@@ -307,5 +370,9 @@ mod tests {
         assert!(shown(&process(Some(false), false)).starts_with("down"));
         assert!(shown(&process(Some(true), false)).contains("does not answer"));
         assert_eq!(shown(&process(Some(true), true)), "up");
+        let delivery = |running, ready| shown_delivery(&Delivery { running, pid: None, ready, lease: None });
+        assert_eq!((delivery(None, true).as_str(), delivery(Some(true), true).as_str()), ("unknown", "up"));
+        assert!(delivery(Some(false), true).contains("one that was killed"));
+        assert!(delivery(Some(true), false).contains("not ready"));
     }
 }

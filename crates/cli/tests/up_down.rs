@@ -78,7 +78,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        for name in [SERVICE, OTHER_SERVICE, BROKER, DEV_IDP] {
+        for name in [SERVICE, OTHER_SERVICE, DELIVERY, OTHER_DELIVERY, BROKER, DEV_IDP] {
             if let Some(pid) = self.pid(name) {
                 let _ = kill_process(pid, Signal::KILL);
             }
@@ -89,6 +89,8 @@ impl Drop for Machine {
 const BROKER: &str = "nats-server.pid";
 const SERVICE: &str = "auth-service.6d61696e.pid";
 const OTHER_SERVICE: &str = "auth-service.6f74686572.pid";
+const DELIVERY: &str = "delivery.6d61696e.pid";
+const OTHER_DELIVERY: &str = "delivery.6f74686572.pid";
 const DEV_IDP: &str = "dev-idp.6d61696e.pid";
 
 /// An identity provider that publishes an empty key set: enough to be pinned.
@@ -141,7 +143,8 @@ fn everything_below(dir: &Path, found: &mut Vec<PathBuf>) {
 fn a_space_comes_up_is_healed_and_goes_down() {
     let machine = Machine::new();
     let up = machine.first_up(&[]);
-    assert_eq!(up["started"].as_array().unwrap().len(), 2);
+    let started = ["nats-server", "delivery of space \"main\"", "auth-service of space \"main\""];
+    assert_eq!(up["started"], serde_json::json!(started));
     assert_eq!(up["idp"]["url"], machine.idp.as_str());
 
     let mut files = Vec::new();
@@ -157,6 +160,9 @@ fn a_space_comes_up_is_healed_and_goes_down() {
         (&status["broker"]["answers"], &status["authService"]["answers"]),
         (&true.into(), &true.into())
     );
+    let delivery = &status["delivery"];
+    assert_eq!((&delivery["running"], &delivery["ready"]), (&true.into(), &true.into()));
+    assert!(delivery["lease"]["holder"].as_str().unwrap().starts_with("local.U"), "{delivery}");
     assert_eq!(status["loginHint"], format!("cotal login --idp {}", machine.idp));
 
     let again = machine.up(&[]);
@@ -173,12 +179,15 @@ fn a_space_comes_up_is_healed_and_goes_down() {
     kill_process(broker, Signal::KILL).unwrap();
     wait_until("the broker is gone", || !is_alive(broker));
     let healed = machine.up(&[]);
-    assert_eq!(healed["started"].as_array().unwrap().len(), 2);
+    assert_eq!(healed["started"], serde_json::json!(started));
     assert_eq!(healed["server"], up["server"]);
 
-    let pids = [machine.pid(BROKER).unwrap(), machine.pid(SERVICE).unwrap()];
+    let pids = [BROKER, DELIVERY, SERVICE].map(|file| machine.pid(file).unwrap());
     let down = machine.json(&["down"]);
-    assert_eq!(down["stopped"][0]["outcome"], "ended");
+    let names: Vec<_> =
+        down["stopped"].as_array().unwrap().iter().map(|stopped| &stopped["daemon"]).collect();
+    assert_eq!(names[..3], [started[2], started[1], started[0]]);
+    assert!(down["stopped"].as_array().unwrap()[..3].iter().all(|stopped| stopped["outcome"] == "ended"));
     assert!(pids.into_iter().all(|pid| !is_alive(pid)));
     assert!(!machine.root().join(".cotal/auth/space.6d61696e/auth-service.json").exists());
     let again = machine.json(&["down"]);
@@ -190,13 +199,13 @@ fn a_space_comes_up_is_healed_and_goes_down() {
 fn a_development_idp_comes_back_on_its_port_without_being_named_again() {
     let machine = Machine::new();
     let up = machine.up(&["--dev-idp", "--auto-approve", "--port", "0"]);
-    assert_eq!((up["started"].as_array().unwrap().len(), &up["idp"]["development"]), (3, &true.into()));
+    assert_eq!((up["started"].as_array().unwrap().len(), &up["idp"]["development"]), (4, &true.into()));
     assert_eq!(machine.json(&["status"])["devIdp"]["answers"], true);
     let pid = machine.pid(DEV_IDP).unwrap();
     machine.json(&["down"]);
     assert!(!is_alive(pid));
     let again = machine.up(&[]);
-    assert_eq!((again["started"].as_array().unwrap().len(), &again["idp"]), (3, &up["idp"]));
+    assert_eq!((again["started"].as_array().unwrap().len(), &again["idp"]), (4, &up["idp"]));
 }
 
 #[test]

@@ -58,6 +58,11 @@ impl Broker {
         Ok(Self { daemon, running, config_path, config, port })
     }
 
+    /// Whether it was running when this run began.
+    pub(super) fn runs(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// Two brokers on one store tear it: one that this root does not know of is the operator's to stop.
     pub(super) async fn refuse_unknown(&self, ctx: &Context) -> Result<(), CliError> {
         if self.running.is_some() {

@@ -5,10 +5,12 @@
 //! What a run has started it stops again when it fails or is interrupted; what it found running it leaves alone.
 
 mod broker;
+mod daemon_creds;
 mod idp;
 mod mesh;
 mod trust;
 
+use cotal_broker::{Connector, custody::Custody};
 use cotal_ledger::shell_quote;
 use cotal_wire::Space;
 use cotal_workspace::{
@@ -53,7 +55,8 @@ Examples:
   cotal up --user-auth --idp https://id.example/api/auth         pin your identity provider
   cotal up --user-auth                                           again, to heal what has died
   cotal up --user-auth --exchange-public-port 8443 --exchange-public-url https://auth.example
-  cotal up --user-auth --no-exchange-public                      without a public face again")]
+  cotal up --user-auth --no-exchange-public                      without a public face again
+  cotal up --user-auth --rotate-sys                              after `cotal down`: new credentials of the system account")]
 pub struct UpArgs {
     /// People log in at an identity provider; required, because it is the only kind of space that is served here.
     #[arg(long)]
@@ -80,6 +83,10 @@ pub struct UpArgs {
     /// the broker refuses at accept, which keeps a storm of connects from starving those that it has begun.
     #[arg(long, value_name = "COUNT")]
     pub max_connections: Option<u64>,
+    /// Make a new system account, and with it new credentials for every delivery daemon of this root. It needs the
+    /// broker to be down. Without the flag, `up` does it when they are due.
+    #[arg(long)]
+    pub rotate_sys: bool,
     /// The public face; remembered.
     #[command(flatten)]
     pub exchange: ExchangeFlags,
@@ -98,6 +105,7 @@ struct Plan {
     port: Option<u16>,
     auth_timeout: Option<u64>,
     max_connections: Option<u64>,
+    rotate_sys: bool,
     face: Face,
 }
 
@@ -152,6 +160,7 @@ impl Plan {
             port: args.port,
             auth_timeout: args.auth_timeout,
             max_connections: args.max_connections,
+            rotate_sys: args.rotate_sys,
             face,
         })
     }
@@ -236,7 +245,7 @@ async fn bring_up(
     if let Some(development) = &idp.development {
         development.start(ctx, space, started, progress).await?;
     }
-    let trust = trust::load_or_create(ctx, space)?;
+    let mut trust = trust::load_or_create(ctx, space)?;
     if pin.is_none() {
         progress.step("asking the identity provider for its keys");
         idp::probe(&idp, ctx).await?;
@@ -258,6 +267,8 @@ async fn bring_up(
         auth_timeout_secs: plan.auth_timeout.or(kept.auth_timeout_secs),
         max_connections: plan.max_connections.or(kept.max_connections).filter(|most| *most != 0),
     };
+    daemon_creds::settle_system(ctx, space, &mut trust, broker.runs(), plan.rotate_sys, progress).await?;
+    daemon_creds::settle_data(ctx, space, &trust.account, progress).await?;
     let accounts = trust::accounts(ctx, &trust).await?;
     let (server, fresh) = broker.start(ctx, &trust.broker, &accounts, policy, started, progress).await?;
     progress.step("creating what the space keeps in its broker");
@@ -266,7 +277,11 @@ async fn bring_up(
     if fresh {
         // Whatever served the space before has lost its broker, and its claim with it.
         space_daemons::auth_service(ctx, space, Vec::new()).stop().await?;
+        space_daemons::delivery(ctx, space, None).stop().await?;
     }
+    // Before the auth service, which asks it whether an earlier service's connections are gone.
+    progress.step("waiting for the delivery daemon");
+    start_delivery(space, &server, ctx, &trust, started).await?;
     progress.step("waiting for the auth service");
     let found = ready::found_auth_service(&state_dir).await.filter(|_| !fresh);
     let (discovery, exchange) = if let Some(discovery) = found {
@@ -311,6 +326,31 @@ async fn start_service(
         return ready::auth_service(&mut running, state_dir).await;
     }
     ready::auth_service(started.start(&daemon, ctx)?, state_dir).await
+}
+
+/// Starts the delivery daemon, or makes sure that the one that runs is ready.
+async fn start_delivery(
+    space: &Space,
+    server: &str,
+    ctx: &Context,
+    trust: &trust::Trust,
+    started: &mut Started,
+) -> Result<(), CliError> {
+    let connector = Connector::new(
+        server,
+        space.clone(),
+        trust.account.data_account(),
+        Custody::new(),
+        ctx.clock.clone(),
+        ctx.entropy.clone(),
+    );
+    let daemon = space_daemons::delivery(ctx, space, Some(server));
+    if let Some(mut running) = daemon.running()? {
+        return ready::delivery(&mut running, &connector, None).await;
+    }
+    // A lease that an earlier daemon has left says ready for one that is gone.
+    let since = ctx.clock.now_millis();
+    ready::delivery(started.start(&daemon, ctx)?, &connector, Some(since)).await
 }
 
 fn report(plan: &Plan, ctx: &Context, nats: &NatsServer, started: &Started, up: &Up) -> Result<(), CliError> {

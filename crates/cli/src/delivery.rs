@@ -1,0 +1,168 @@
+//! `cotal delivery`: the delivery daemon of a space in the foreground (contract 08 §9).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use cotal_delivery::{CredsKind, CredsSource, Delivery, DeliveryInputs, Ended, StartRefusal, Timing};
+use cotal_wire::{Space, delivery_admin};
+use cotal_workspace::{
+    daemon_creds::{self, DaemonCred},
+    file,
+    root::Root,
+    secret_store::{FsSecretStore, SecretStore as _, StoreIdentity},
+};
+use zeroize::Zeroizing;
+
+use crate::{
+    context::{Context, DEFAULT_SPACE, space_flag},
+    outcome::CliError,
+    space_broker,
+};
+
+/// How much longer than a lease lives a start waits for one that a dead daemon has left.
+const LEASE_SLACK: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// `cotal delivery`
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Run the delivery daemon of a space in the foreground.\n\n\
+        It proves connections gone for the auth service: which of its pinned connections are there, whether an actor is \
+        connected, and it ends an actor's connections. `cotal up` starts one; a space needs exactly one. It does NOT carry \
+        the durable message backstop: no fan-out of durable channels and no inbox reader.",
+    after_help = "\
+Examples:
+  cotal delivery                                             the space \"main\" of this root
+  cotal delivery --space main --server nats://127.0.0.1:4222"
+)]
+pub struct DeliveryArgs {
+    /// The space.
+    #[arg(long, default_value = DEFAULT_SPACE)]
+    pub space: String,
+    /// The broker's URL; by default that of the last `up` of this root.
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+}
+
+/// Where the daemon reads its credentials: the store that renews two of them, and the files of the other two.
+struct Source {
+    root: Root,
+    space: Space,
+    store: FsSecretStore,
+}
+
+/// Runs until SIGINT, SIGTERM or its own end. Its pid file is there once it holds the lease.
+pub async fn run(args: DeliveryArgs, ctx: &Context) -> Result<(), CliError> {
+    let space = space_flag(&args.space)?;
+    let stopping = termination()?;
+    tokio::pin!(stopping);
+    let servers = match args.server {
+        Some(server) => server,
+        None => space_broker::server(ctx, &space)?.ok_or_else(|| no_broker(&space))?,
+    };
+    daemon_creds::adopt_legacy(&ctx.root, &space)?;
+    let data_account =
+        daemon_creds::read_membership(&ctx.root, &space)?.ok_or_else(|| unprovisioned(&space))?;
+    let store = FsSecretStore::open(&ctx.root)?;
+    let store_identity = store.identity().map(wire_identity).ok_or_else(|| {
+        CliError::failed(
+            "delivery: the secret store has no readable identity: restore .cotal/store.id from a backup",
+        )
+    })?;
+    let timing = Timing::default();
+    let inputs = DeliveryInputs {
+        space: space.clone(),
+        servers: servers.clone(),
+        data_account,
+        creds: Arc::new(Source { root: ctx.root.clone(), space: space.clone(), store }),
+        store_identity,
+        // A daemon that was killed leaves its lease behind: it is waited out, never refused.
+        timing: Timing { lease_wait: timing.lease_ttl + LEASE_SLACK, ..timing },
+        clock: ctx.clock.clone(),
+        entropy: ctx.entropy.clone(),
+    };
+    let starting = Delivery::start(inputs);
+    let daemon = tokio::select! {
+        started = starting => started.map_err(|refusal| told(&refusal))?,
+        () = stopping.as_mut() => return Ok(()),
+    };
+    let pid_file = ctx.root.daemon_files("delivery", Some(&space)).pid;
+    let pid = format!("{}\n", std::process::id());
+    let announced = file::write_atomic(&pid_file, pid.as_bytes()).map_err(CliError::from).and_then(|()| {
+        ctx.say(format!("delivery: space \"{space}\" on {servers}, holder {}", daemon.holder()))
+    });
+    let ended = match announced {
+        Ok(()) => tokio::select! {
+            ended = daemon.ended() => ended,
+            () = stopping.as_mut() => daemon.stop().await,
+        },
+        Err(error) => {
+            daemon.stop().await;
+            return Err(error);
+        }
+    };
+    // One that another daemon has written meanwhile stays.
+    if file::read_text(&pid_file)?.is_some_and(|text| *text == *pid) {
+        file::remove_if_present(&pid_file)?;
+    }
+    match ended {
+        Ended::Stopped => Ok(()),
+        Ended::LeaseLost(why) => Err(CliError::failed(format!("delivery: the lease was lost: {why}"))),
+        Ended::BrokerGone(why) => Err(CliError::failed(format!("delivery: the broker is gone: {why}"))),
+    }
+}
+
+#[async_trait]
+impl CredsSource for Source {
+    async fn read(&self, which: CredsKind) -> Result<Option<Zeroizing<String>>, String> {
+        let cred = match which {
+            CredsKind::Delivery => DaemonCred::Delivery,
+            CredsKind::MembershipRw => DaemonCred::MembershipRw,
+            CredsKind::MembershipObserver => DaemonCred::MembershipObserver,
+            CredsKind::ConnectionEvictor => DaemonCred::ConnectionEvictor,
+        };
+        if cred.of_system_account() {
+            return file::read_text(&cred.path(&self.root, &self.space)).map_err(|error| error.to_string());
+        }
+        self.store.get(&cred.key(&self.space)).await.map_err(|error| error.to_string())
+    }
+}
+
+/// The identity of a store as the admin rail spells it.
+pub fn wire_identity(identity: StoreIdentity) -> delivery_admin::StoreIdentity {
+    match identity {
+        StoreIdentity::Fs { root, id } => delivery_admin::StoreIdentity::Fs { root, id: Some(id) },
+        StoreIdentity::Injected { coordinate } => delivery_admin::StoreIdentity::Injected { coordinate },
+    }
+}
+
+fn told(refusal: &StartRefusal) -> CliError {
+    CliError::failed(format!("delivery: {refusal}"))
+}
+
+fn no_broker(space: &Space) -> CliError {
+    CliError::failed(format!(
+        "delivery: no broker of space {:?} is known here: pass --server <url>, or run this where `cotal up` ran",
+        space.as_str()
+    ))
+}
+
+fn unprovisioned(space: &Space) -> CliError {
+    CliError::failed(format!(
+        "delivery: space {:?} has no credentials for a delivery daemon here: `cotal down`, then `cotal up --user-auth`, \
+         makes them",
+        space.as_str()
+    ))
+}
+
+fn termination() -> Result<impl Future<Output = ()>, CliError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let cannot = |e: std::io::Error| CliError::failed(format!("delivery: signals cannot be watched: {e}"));
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}

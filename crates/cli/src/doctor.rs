@@ -1,0 +1,275 @@
+//! `cotal doctor`: how the credentials on this machine stand, and what mends them (contract 08 §7.4, §10).
+
+use std::sync::Arc;
+
+use clap::Subcommand;
+use cotal_wire::{Space, UnixSecs};
+use cotal_workspace::{
+    daemon_creds::{self, DaemonCred},
+    file,
+    secret_store::{FsSecretStore, SecretStore as _},
+    trust_files,
+};
+use serde::Serialize;
+
+use crate::{
+    cli::Output,
+    context::{Context, DEFAULT_SPACE, space_flag},
+    cred_health::{CredHealth, CredState, look},
+    outcome::CliError,
+    renewal::{self, Pass, Renewal, Which},
+    space_broker,
+};
+
+/// What renews the two credentials of the system account.
+const ROTATE: &str = "`cotal down` for each space of this root, then `cotal up --user-auth --rotate-sys`";
+
+/// `cotal doctor`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  cotal doctor auth\n  cotal doctor auth --fix")]
+pub struct DoctorArgs {
+    /// What to look at.
+    #[command(subcommand)]
+    pub verb: DoctorVerb,
+}
+
+/// The verbs of `cotal doctor`.
+#[derive(Debug, Subcommand)]
+pub enum DoctorVerb {
+    /// The delivery daemon's credentials: healthy, near their expiry, or expired.
+    Auth(AuthArgs),
+}
+
+/// `cotal doctor auth`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cotal doctor auth                   exit code 1 when the broker takes one of them no more
+  cotal doctor auth --fix             signs what is due, proves it, and has the daemon take it over
+  cotal doctor auth --space main --json
+
+The two credentials of the system account are never signed anew by --fix: only a rotation of that account makes new ones,
+with `cotal down` for each space of the root, then `cotal up --user-auth --rotate-sys`.")]
+pub struct AuthArgs {
+    /// The space.
+    #[arg(long, default_value = DEFAULT_SPACE)]
+    pub space: String,
+    /// Sign what is due anew, unless another process has the renewal lease.
+    #[arg(long)]
+    pub fix: bool,
+    /// How to print.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    space: String,
+    root: String,
+    /// Whether the broker takes every one of them.
+    ok: bool,
+    credentials: Vec<Credential>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<Pass>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Credential {
+    file: &'static str,
+    /// `data` or `system`.
+    account: &'static str,
+    state: CredState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<UnixSecs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    renew_at: Option<UnixSecs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+impl DoctorArgs {
+    /// How to print.
+    pub fn output(&self) -> Output {
+        match &self.verb {
+            DoctorVerb::Auth(args) => args.output,
+        }
+    }
+}
+
+/// Runs one verb.
+pub async fn run(args: DoctorArgs, ctx: &Context) -> Result<(), CliError> {
+    match args.verb {
+        DoctorVerb::Auth(args) => auth(args, ctx).await,
+    }
+}
+
+async fn auth(args: AuthArgs, ctx: &Context) -> Result<(), CliError> {
+    let space = space_flag(&args.space)?;
+    let fix = if args.fix { Some(renewal(ctx, &space, true)?.pass(Which::Due).await?) } else { None };
+    let credentials = credentials(ctx, &space).await?;
+    let failed = fix.iter().flat_map(|pass| &pass.results).any(|result| result.error.is_some());
+    let ok = !failed && credentials.iter().all(|credential| credential.state.holds());
+    let report = Report {
+        space: space.to_string(),
+        root: ctx.root.path().display().to_string(),
+        ok,
+        credentials,
+        fix,
+    };
+    ctx.report(&report, || text(&report, ctx.clock.now_secs()))?;
+    if ok {
+        return Ok(());
+    }
+    Err(CliError::Reported(format!(
+        "not every credential of space {:?} holds: do what the report says beside each",
+        space.as_str()
+    )))
+}
+
+/// The renewal of a space of this root.
+pub fn renewal(ctx: &Context, space: &Space, may_be_offline: bool) -> Result<Renewal, CliError> {
+    daemon_creds::adopt_legacy(&ctx.root, space)?;
+    let account = trust_files::load_account(&ctx.root, space)?.ok_or_else(|| unknown(space))?;
+    Ok(Renewal {
+        root: ctx.root.clone(),
+        space: space.clone(),
+        store: Arc::new(FsSecretStore::open(&ctx.root)?),
+        data: account.data_account(),
+        broker: space_broker::connector(ctx, space)?.zip(space_broker::server(ctx, space)?),
+        may_be_offline,
+        clock: ctx.clock.clone(),
+    })
+}
+
+async fn credentials(ctx: &Context, space: &Space) -> Result<Vec<Credential>, CliError> {
+    let now = ctx.clock.now_secs();
+    let account = trust_files::load_account(&ctx.root, space)?.ok_or_else(|| unknown(space))?;
+    let broker = trust_files::load_broker(&ctx.root)?.ok_or_else(|| unknown(space))?;
+    let data = renewal::signer_of(&account.data_account());
+    let system = (broker.sys.clone(), broker.sys.clone());
+    daemon_creds::adopt_legacy(&ctx.root, space)?;
+    let watched = daemon_creds::read_membership(&ctx.root, space)?;
+    let store = FsSecretStore::open(&ctx.root)?;
+    let mut all = Vec::new();
+    for cred in DaemonCred::ALL {
+        let seen = if cred.of_system_account() {
+            let text = file::read_text(&cred.path(&ctx.root, space))?;
+            look(text.as_deref().map(String::as_str), &system, now)
+        } else {
+            let text = store.get(&cred.key(space)).await?;
+            look(text.as_deref().map(String::as_str), &data, now)
+        };
+        // An observer sees the one account that it was made for.
+        let astray = cred == DaemonCred::MembershipObserver
+            && seen.state != CredState::Missing
+            && watched.as_ref() != Some(account.account.public());
+        let state = if astray { seen.state.max(CredState::Foreign) } else { seen.state };
+        all.push(credential(cred, CredHealth { state, ..seen }));
+    }
+    Ok(all)
+}
+
+fn credential(cred: DaemonCred, CredHealth { state, exp, renew_at }: CredHealth) -> Credential {
+    let remedy = match (cred.of_system_account(), state) {
+        (_, CredState::Healthy | CredState::Unbounded) => None,
+        (true, _) => Some(ROTATE.to_owned()),
+        (false, CredState::Missing | CredState::Unreadable) => {
+            Some("`cotal down`, then `cotal up --user-auth`, makes it".to_owned())
+        }
+        (false, _) => Some("`cotal doctor auth --fix`".to_owned()),
+    };
+    Credential {
+        file: cred.file_name(),
+        account: if cred.of_system_account() { "system" } else { "data" },
+        state,
+        expires_at: exp,
+        renew_at,
+        remedy,
+    }
+}
+
+fn text(report: &Report, now: UnixSecs) -> String {
+    let mut lines = vec![format!("credentials of space {} in {}", report.space, report.root)];
+    for Credential { file, state, expires_at, remedy, .. } in &report.credentials {
+        let when = expires_at.map(|exp| format!(", {}", until(exp, now))).unwrap_or_default();
+        let remedy = remedy.as_ref().map(|remedy| format!(": {remedy}")).unwrap_or_default();
+        lines.push(format!("  {file:<26} {}{when}{remedy}", state.as_str()));
+    }
+    if let Some(pass) = &report.fix {
+        if !pass.online {
+            lines.push(
+                "no broker answered: what was due was signed offline, for the daemon's next start".into(),
+            );
+        }
+        for result in &pass.results {
+            let what = match (&result.error, result.skipped) {
+                (Some(error), _) => format!("not renewed: {error}"),
+                (None, Some(why)) => format!("left as it is ({why})"),
+                (None, None) => "renewed".to_owned(),
+            };
+            lines.push(format!("  {:<26} {what}", result.file));
+        }
+        match pass.adoption.as_ref().and_then(|adoption| adoption["ok"].as_bool()) {
+            Some(true) => lines.push("the delivery daemon took them over".into()),
+            Some(false) => lines.push(
+                "the delivery daemon did not take them over now: it reads them again before the old ones expire".into(),
+            ),
+            None => {}
+        }
+    }
+    lines.join("\n")
+}
+
+/// `expires in 5 h`, `expired 2 d ago`.
+fn until(exp: UnixSecs, now: UnixSecs) -> String {
+    let span = |secs: u64| match secs {
+        0..=119 => format!("{secs} s"),
+        120..=7_199 => format!("{} min", secs / 60),
+        7_200..=172_799 => format!("{} h", secs / 3_600),
+        _ => format!("{} d", secs / 86_400),
+    };
+    if now >= exp {
+        format!("expired {} ago", span(now.since(exp)))
+    } else {
+        format!("expires in {}", span(exp.since(now)))
+    }
+}
+
+fn unknown(space: &Space) -> CliError {
+    CliError::failed(format!(
+        "space {:?} has no trust records here: run this on the machine and in the directory that ran `cotal up \
+         --user-auth`",
+        space.as_str()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_state_names_what_mends_it_and_a_system_credential_is_only_rotated() {
+        let remedy = |cred, state| {
+            credential(cred, CredHealth { state, exp: None, renew_at: None }).remedy.unwrap_or_default()
+        };
+        assert_eq!(remedy(DaemonCred::Delivery, CredState::Healthy), "");
+        for state in [CredState::NearExpiry, CredState::Expired, CredState::Foreign] {
+            assert!(remedy(DaemonCred::Delivery, state).contains("doctor auth --fix"));
+        }
+        for state in [CredState::NearExpiry, CredState::Expired, CredState::Foreign, CredState::Missing] {
+            assert!(remedy(DaemonCred::ConnectionEvictor, state).contains("--rotate-sys"));
+        }
+        assert!(remedy(DaemonCred::MembershipRw, CredState::Missing).contains("cotal up"));
+    }
+
+    #[test]
+    fn a_time_is_told_in_the_unit_that_people_read() {
+        let of = |exp, now| until(UnixSecs(exp), UnixSecs(now));
+        assert_eq!(of(1_060, 1_000), "expires in 60 s");
+        assert_eq!(of(1_000 + 3_600 * 3, 1_000), "expires in 3 h");
+        assert_eq!(of(1_000, 1_000 + 86_400 * 4), "expired 4 d ago");
+        assert_eq!(of(1_000, 1_000), "expired 0 s ago");
+    }
+}

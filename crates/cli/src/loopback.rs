@@ -1,0 +1,87 @@
+//! The auth service that runs on this machine, as a command finds it: its address, its capability, and proof that its
+//! process is alive (contract 04 §6.4, §13.2).
+
+use std::path::Path;
+
+use cotal_workspace::material::Discovery;
+use url::{Host, Url};
+use zeroize::Zeroizing;
+
+use crate::{daemon::pid_is_alive, outcome::CliError};
+
+/// A running auth service of this machine.
+pub struct LoopbackService {
+    /// Its loopback base URL.
+    pub base: Url,
+    /// The capability of this start.
+    pub capability: Zeroizing<String>,
+}
+
+impl LoopbackService {
+    /// The service that serves a state directory; its process must be provably alive.
+    pub fn of(state_dir: &Path) -> Result<Self, CliError> {
+        let not_running = || {
+            CliError::failed(format!(
+                "no auth service runs for {}; start it with: cotal up --user-auth",
+                state_dir.display()
+            ))
+        };
+        let discovery = Discovery::load(state_dir)?.ok_or_else(not_running)?;
+        match pid_is_alive(discovery.pid) {
+            Some(true) => {}
+            Some(false) => return Err(not_running()),
+            None => {
+                return Err(CliError::failed(format!(
+                    "whether the auth service of {} runs (pid {}) cannot be told; check the process and restart it",
+                    state_dir.display(),
+                    discovery.pid
+                )));
+            }
+        }
+        let base = Url::parse(&discovery.url).ok().filter(is_http_loopback).ok_or_else(|| {
+            CliError::failed(format!(
+                "the auth service record in {} names no loopback address; restart the auth service",
+                state_dir.display()
+            ))
+        })?;
+        Ok(Self { base, capability: discovery.cap })
+    }
+}
+
+/// A path below a face's base, whose query and fragment are dropped.
+pub fn below(mut base: Url, path: &str) -> Url {
+    let prefix = base.path();
+    let path = format!("{}{path}", prefix.strip_suffix('/').unwrap_or(prefix));
+    base.set_path(&path);
+    base.set_query(None);
+    base.set_fragment(None);
+    base
+}
+
+/// The capability goes to this machine and nowhere else, whatever a record says.
+fn is_http_loopback(url: &Url) -> bool {
+    url.scheme() == "http"
+        && match url.host() {
+            Some(Host::Ipv4(ip)) => ip.is_loopback(),
+            Some(Host::Ipv6(ip)) => ip.is_loopback(),
+            _ => false,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_capability_goes_to_loopback_only() {
+        for (url, ok) in [
+            ("http://127.0.0.1:4000", true),
+            ("http://[::1]:4000", true),
+            ("http://localhost:4000", false),
+            ("http://10.0.0.1", false),
+            ("https://127.0.0.1", false),
+        ] {
+            assert_eq!(is_http_loopback(&Url::parse(url).unwrap()), ok, "{url}");
+        }
+    }
+}
