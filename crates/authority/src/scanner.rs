@@ -429,7 +429,7 @@ mod tests {
                 "{{\"v\":1,\"endpoint\":\"{endpoint}\",\"owner\":\"{owner}\",\"actor\":\"alice\",\"uid\":\"uid1\",\
                  \"goalId\":\"g1\",\"iid\":\"i\"}}"
             );
-            let value = Some(value.map_or(body, str::to_owned)).map(Bytes::from);
+            let value = Some(Bytes::from(value.map_or(body, str::to_owned)));
             Scanned { key, revision: Revision(1), value }
         };
         let good = row("manager", owner.as_str(), None);

@@ -199,7 +199,7 @@ impl Refusal<'_> {
                 return;
             }
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

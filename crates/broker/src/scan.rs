@@ -22,7 +22,9 @@ use crate::{
 /// Most messages of one fetch.
 const BATCH: u64 = 256;
 /// How long the broker keeps a fetch open.
-const FETCH_EXPIRY: Duration = Duration::from_secs(5);
+const FETCH_EXPIRY: Duration = Duration::from_nanos(FETCH_EXPIRY_NANOS);
+/// As the broker is told.
+const FETCH_EXPIRY_NANOS: u64 = 5_000_000_000;
 /// How much longer its answers may be on their way.
 const FETCH_GRACE: Duration = Duration::from_secs(1);
 /// Most fetches of one scan.
@@ -56,6 +58,13 @@ struct Draining<'a> {
 struct Progress {
     pending: u64,
     delivered: u64,
+}
+
+/// How many rounds a scan has had, and how many of them in a row brought nothing.
+#[derive(Default)]
+struct Rounds {
+    had: u32,
+    empty: u32,
 }
 
 impl SealedScan {
@@ -177,25 +186,24 @@ impl SealedScan {
 
 impl Draining<'_> {
     async fn run(mut self) -> Result<Vec<Stored>, EpError> {
-        let mut empty = 0;
-        for _ in 0..ROUNDS {
+        let mut rounds = Rounds::default();
+        loop {
             let Progress { pending, delivered } = self.progress().await?;
             let owed = delivered.checked_sub(self.received).ok_or_else(|| {
                 self.scan.drifted("more messages came than the broker says it has delivered")
             })?;
+            if (owed, pending) == (0, 0) {
+                return Ok(self.rows.into_values().collect());
+            }
             let before = self.received;
-            match (owed, pending) {
-                (0, 0) => return Ok(self.rows.into_values().collect()),
-                (0, pending) => self.fetch(pending.min(BATCH)).await?,
+            if owed == 0 {
+                self.fetch(pending.min(BATCH)).await?;
+            } else {
                 // Delivered, and not here yet: another fetch would not bring them again.
-                (owed, _) => self.collect(owed, None).await?,
+                self.collect(owed, None).await?;
             }
-            empty = if self.received == before { empty + 1 } else { 0 };
-            if empty == EMPTY_ROUNDS {
-                return Err(self.scan.unavailable("rows are pending, and the broker delivers none"));
-            }
+            rounds.count(self.received > before).map_err(|why| self.scan.unavailable(why))?;
         }
-        Err(self.scan.unavailable("its rounds are used up"))
     }
 
     /// Reads the consumer back, whole: it must still be the one that was made.
@@ -220,7 +228,7 @@ impl Draining<'_> {
     }
 
     async fn fetch(&mut self, batch: u64) -> Result<(), EpError> {
-        let request = json!({ "batch": batch, "expires": FETCH_EXPIRY.as_nanos() as u64 }).to_string();
+        let request = json!({ "batch": batch, "expires": FETCH_EXPIRY_NANOS }).to_string();
         self.collect(batch, Some(request.into())).await
     }
 
@@ -288,6 +296,21 @@ impl Draining<'_> {
             _ => {
                 self.rows.insert(row.key.clone(), row);
             }
+        }
+        Ok(())
+    }
+}
+
+impl Rounds {
+    /// Counts a round; the error says why there may be no other.
+    fn count(&mut self, brought: bool) -> Result<(), &'static str> {
+        self.had += 1;
+        self.empty = if brought { 0 } else { self.empty + 1 };
+        if self.empty == EMPTY_ROUNDS {
+            return Err("rows are pending, and the broker delivers none");
+        }
+        if self.had == ROUNDS {
+            return Err("its rounds are used up");
         }
         Ok(())
     }
@@ -376,6 +399,18 @@ mod tests {
             config.remove(field);
             assert_eq!(scan.drift(&config).as_ref(), Some(field));
         }
+    }
+
+    #[test]
+    fn eight_empty_rounds_in_a_row_or_4096_in_all_end_a_scan() {
+        let mut rounds = Rounds::default();
+        for brought in [false, false, false, false, false, false, false, true] {
+            rounds.count(brought).unwrap();
+        }
+        let empty = (0..20).take_while(|_| rounds.count(false).is_ok()).count();
+        assert_eq!(empty, 7);
+        let mut rounds = Rounds::default();
+        assert_eq!((0..5000).take_while(|_| rounds.count(true).is_ok()).count(), 4095);
     }
 
     #[test]

@@ -6,6 +6,9 @@ use serde_json::json;
 
 use crate::claim_oracle::ClaimTuples;
 
+/// Most characters of the oracle's note that a refusal repeats.
+const LONGEST_NOTE: usize = 300;
+
 /// The reason in a refusal's details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClaimRefusal {
@@ -92,7 +95,7 @@ pub(super) fn at_open(
              cannot be told yet ({}); wait and retry. The delivery daemon of the space answers this: when it is \
              down, start it first (cotal delivery), then the auth service",
             who(),
-            note.unwrap_or("the sweep was not complete")
+            note.map_or_else(|| "the sweep was not complete".to_owned(), clipped)
         ),
         ClaimRefusal::Concurrent => format!(
             "other auth processes are taking the authority plane of space {space} at this moment; let one auth \
@@ -103,6 +106,11 @@ pub(super) fn at_open(
              over; restore the auth store from a backup"
         ),
     })
+}
+
+/// A note of another process, on one line and not too long.
+fn clipped(note: &str) -> String {
+    note.chars().take(LONGEST_NOTE).flat_map(char::escape_debug).collect()
 }
 
 fn shown(tuple: &ConnectionTuple) -> String {

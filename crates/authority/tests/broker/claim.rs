@@ -90,7 +90,7 @@ async fn a_held_claim_is_taken_over_only_when_both_its_connections_are_gone() {
         let refusal = Held::open_asking(&world, &oracle).await.err().unwrap();
         assert_eq!(ClaimRefusal::of(&refusal), Some(refused), "{refusal}");
         // Asked about the holder's connections, never about the claimant's own; told in one of two texts.
-        assert_eq!(*oracle.asked.lock(), [pinned.clone()]);
+        assert_eq!(*oracle.asked.lock(), std::slice::from_ref(&pinned));
         assert_eq!(refusal.message.contains("stop"), refused == ClaimRefusal::LivePeer, "{refusal}");
         assert!(refusal.message.contains(pinned.ledger.user_nkey.as_str()), "{refusal}");
         assert_eq!(row(&world).await, before);
@@ -126,7 +126,7 @@ async fn a_row_that_cannot_be_read_is_refused_and_never_written_over() {
         String::from_utf8(held.hold.row().released().to_bytes()).unwrap()
     };
     for corrupt in [
-        "".to_owned(),
+        String::new(),
         "{}".to_owned(),
         valid.replace("\"v\":1", "\"v\":2"),
         valid.replace("\"released\"", "\"gone\""),
