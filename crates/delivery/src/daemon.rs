@@ -33,7 +33,7 @@ use crate::{
 /// Renewals in the life of a lease.
 const RENEWALS: u32 = 4;
 
-/// A running daemon. Dropped, it ends without releasing its lease, which then lapses.
+/// A running daemon. Dropped, it stops, which nobody then waits for.
 pub struct Delivery {
     holder: Principal,
     stopping: CancellationToken,

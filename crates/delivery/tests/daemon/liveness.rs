@@ -1,9 +1,13 @@
 //! Live, gone, unknown: of principals and of the plane's connections.
 
-use cotal_authority::claim_oracle::{ClaimOracle as _, ClaimTuples, Verdict};
+use cotal_authority::{
+    claim_oracle::{ClaimOracle as _, ClaimTuples, Verdict},
+    evict::Evictor as _,
+};
 use cotal_broker::{Connection, Lifetime};
 use cotal_delivery::CredsKind;
 use cotal_wire::grants::infra;
+use serde_json::json;
 
 use crate::house::{House, eventually, principal};
 
@@ -91,4 +95,79 @@ async fn an_observer_that_is_lost_later_leaves_everything_unknown() {
     assert_eq!(house.admin().principal_liveness(&alice).await, Verdict::Unknown, "of another system account");
     house.store.put(CredsKind::MembershipObserver, &house.observer_creds(&house.trust));
     assert_eq!(house.admin().principal_liveness(&alice).await, Verdict::Gone);
+}
+
+/// Answers every request of the rail with what `answer` makes of it; nothing, when it makes nothing.
+async fn impostor(
+    house: &House,
+    answer: impl Fn(&serde_json::Value) -> Option<serde_json::Value> + Send + 'static,
+) {
+    let mut requests = house.anything.subscribe("cotal.main.ctl.delivery-admin.*.*", None).await.unwrap();
+    house.anything.flush().await.unwrap();
+    let connection = house.anything.clone();
+    tokio::spawn(async move {
+        while let Some(message) = requests.next().await {
+            let request = serde_json::from_slice(&message.payload).unwrap();
+            if let Some(answer) = answer(&request) {
+                let reply = message.reply.unwrap();
+                connection.publish(&reply, &[], answer.to_string().into()).await.unwrap();
+            }
+        }
+    });
+}
+
+#[tokio::test]
+async fn an_answer_that_is_anothers_or_contradicts_itself_proves_nothing() {
+    let (_server, house) = House::start().await;
+    let (alice, bob) = (principal("alice"), principal("bob"));
+    let bobs = bob.key();
+    impostor(&house, move |request| {
+        Some(match request["op"].as_str().unwrap() {
+            // Whoever is asked about, bob is gone.
+            "principalLiveness" => {
+                json!({ "ok": true, "data": { "principal": bobs, "state": "gone", "sweepComplete": true } })
+            }
+            "evictPrincipal" => json!({
+                "ok": true,
+                "data": {
+                    "principal": bobs, "kicked": 0, "remaining": 0, "verifiedGone": true, "scanComplete": false,
+                },
+            }),
+            "evictPrincipals" => json!({ "ok": true, "data": [] }),
+            "planeConnLiveness" => {
+                let of = |role: &str| json!({ "tuple": request["args"]["query"][role], "state": "gone" });
+                let data = json!({ "ledger": of("ledger"), "records": of("records"), "sweepComplete": false });
+                json!({ "ok": true, "data": data })
+            }
+            _ => json!({ "ok": false, "error": "no\u{1b}[31m" }),
+        })
+    })
+    .await;
+    let admin = house.admin();
+    assert_eq!(admin.principal_liveness(&bob).await, Verdict::Gone);
+    assert_eq!(admin.principal_liveness(&alice).await, Verdict::Unknown);
+    for principals in [vec![&alice], vec![&bob], vec![&alice, &bob]] {
+        let asked = principals.into_iter().cloned().collect();
+        for eviction in admin.evict(&asked).await {
+            assert!(!eviction.verified_gone && eviction.note.is_some(), "{eviction:?}");
+        }
+    }
+    let held = scanner(&house).await;
+    let tuples =
+        ClaimTuples { ledger: held.tuple().unwrap().clone(), records: held.tuple().unwrap().clone() };
+    let observation = admin.observe(&tuples).await;
+    assert_eq!((observation.ledger, observation.records), (Verdict::Unknown, Verdict::Unknown));
+    let refusal = admin.store_identity().await.unwrap_err();
+    assert!(!refusal.message.contains('\u{1b}'), "{refusal:?}");
+}
+
+#[tokio::test]
+async fn a_rail_that_hangs_is_given_up_within_the_budget() {
+    let (_server, house) = House::start().await;
+    impostor(&house, |_| None).await;
+    let began = std::time::Instant::now();
+    let refusal = house.admin().store_identity().await.unwrap_err();
+    assert!(refusal.message.contains("cotal status"), "{refusal}");
+    let took = began.elapsed().as_secs();
+    assert!((4..9).contains(&took), "{took} s");
 }
