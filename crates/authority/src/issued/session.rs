@@ -41,6 +41,8 @@ struct Shared {
     replacing: Mutex<()>,
     /// Told to every keeper; its drop tells them too.
     closing: watch::Sender<bool>,
+    #[cfg(any(test, feature = "failpoints"))]
+    failpoint: std::sync::OnceLock<Arc<crate::failpoint::Failpoint>>,
 }
 
 #[derive(Default)]
@@ -94,8 +96,16 @@ impl IssuerSession {
             state: Mutex::default(),
             replacing: Mutex::default(),
             closing: watch::Sender::new(false),
+            #[cfg(any(test, feature = "failpoints"))]
+            failpoint: std::sync::OnceLock::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Has every write of this session's windows watched, of those that are yet to be dialled.
+    #[cfg(any(test, feature = "failpoints"))]
+    pub fn watch(&self, failpoint: &Arc<crate::failpoint::Failpoint>) {
+        assert!(self.shared.failpoint.set(failpoint.clone()).is_ok(), "a session takes one failpoint");
     }
 
     pub(crate) fn entropy(&self) -> &dyn Entropy {
@@ -162,7 +172,13 @@ impl Shared {
         let grants = |inbox: &cotal_wire::ConnId| issued::issuer_session(&token, inbox);
         let connection = self.connector.open(label, &grants, lifetime).await?;
         match IssuedStore::bind(&connection, space).await {
-            Ok(store) => Ok(Window { connection, store, in_use: Arc::default() }),
+            Ok(store) => {
+                #[cfg(any(test, feature = "failpoints"))]
+                if let Some(failpoint) = self.failpoint.get() {
+                    store.set_failpoint(failpoint);
+                }
+                Ok(Window { connection, store, in_use: Arc::default() })
+            }
             Err(refusal) => {
                 let _ = connection.close().await;
                 Err(refusal)

@@ -32,6 +32,7 @@ pub(crate) struct World {
     pub(crate) connector: Connector,
     /// Opens connections of the broker's system account.
     pub(crate) sys: Connector,
+    pub(crate) account: DataAccount,
     pub(crate) anything: Connection,
     pub(crate) auth: Bucket,
     pub(crate) records: Bucket,
@@ -45,7 +46,7 @@ impl World {
         let account = SpaceAccount::create(&trust, &space, &SystemEntropy, now);
         let server = NatsServer::start_with(|port, store| {
             format!(
-                "host: 127.0.0.1\nport: {port}\njetstream {{ store_dir: \"{}\" }}\noperator: {}\n\
+                "host: 127.0.0.1\nport: {port}\nmax_control_line: 65536\njetstream {{ store_dir: \"{}\" }}\noperator: {}\n\
                  system_account: {}\nresolver: MEMORY\nresolver_preload: {{ {}: {}, {}: {} }}\n",
                 store.display(),
                 trust.operator_jwt,
@@ -80,7 +81,20 @@ impl World {
         let names = Names::new(&space.token());
         let auth = Bucket::new(&anything, &names.auth_bucket());
         let records = Bucket::new(&anything, &names.records_bucket());
-        Self { server, space, custody, connector, sys, anything, auth, records }
+        let account = account.data_account();
+        Self { server, space, custody, connector, sys, account, anything, auth, records }
+    }
+
+    /// A connector of the same account and custody to another address of the broker.
+    pub(crate) fn connector_at(&self, url: &str) -> Connector {
+        Connector::new(
+            url,
+            self.space.clone(),
+            self.account.clone(),
+            self.custody.clone(),
+            Arc::new(SystemClock),
+            Arc::new(SystemEntropy),
+        )
     }
 
     /// The stores over a mint writer's connection of its own, as another process would hold them.
