@@ -4,7 +4,7 @@
 //! What the product decides is decided by the product's own functions. The model adds what surrounds them: the row, the
 //! broker's connections, and what each process remembers.
 
-use std::time::Instant;
+use std::{sync::LazyLock, time::Instant};
 
 use cotal_authority::{
     claim_oracle::{ClaimObservation, ClaimTuples, Verdict},
@@ -140,35 +140,33 @@ struct Claims {
 
 // === what the product sees of the model ===
 
-fn tuple(opening: u8, which: u64) -> PlaneTuple {
-    let user = Nkey::parse(&format!("U{}", "A".repeat(55))).unwrap();
-    PlaneTuple::new("NSERVER", 2 * u64::from(opening) + 1 + which, &user).unwrap()
-}
-
-fn claimant(opening: u8) -> Claimant {
-    Claimant {
-        claim_id: format!("claim-{opening}"),
-        ledger: tuple(opening, 0),
-        records: tuple(opening, 1),
-        opened_at: "then".to_owned(),
-    }
+fn claimant(opening: u8) -> &'static Claimant {
+    static CLAIMANTS: LazyLock<Vec<Claimant>> = LazyLock::new(|| {
+        let user = Nkey::parse(&format!("U{}", "A".repeat(55))).unwrap();
+        let tuple = |opening, which| PlaneTuple::new("N", 2 * opening + 1 + which, &user).unwrap();
+        let claimant = |opening: u64| Claimant {
+            claim_id: opening.to_string(),
+            ledger: tuple(opening, 0),
+            records: tuple(opening, 1),
+            opened_at: "then".to_owned(),
+        };
+        (0..4).map(claimant).collect()
+    });
+    &CLAIMANTS[usize::from(opening)]
 }
 
 fn full(row: Row) -> PlaneClaim {
-    let Claimant { claim_id, ledger, records, opened_at } = claimant(row.opening);
+    let Claimant { claim_id, ledger, records, opened_at } = claimant(row.opening).clone();
     let state = if row.released { ClaimState::Released } else { ClaimState::Held };
     PlaneClaim { generation: row.generation.into(), claim_id, state, ledger, records, opened_at }
 }
 
 fn compact(row: &PlaneClaim) -> Row {
-    let opening = u8::try_from((row.ledger.cid() - 1) / 2).unwrap();
-    let compact = Row {
-        opening,
+    Row {
+        opening: u8::try_from((row.ledger.cid() - 1) / 2).unwrap(),
         generation: u8::try_from(row.generation).unwrap(),
         released: row.state == ClaimState::Released,
-    };
-    assert_eq!(full(compact), *row);
-    compact
+    }
 }
 
 // === impl State ===
@@ -248,7 +246,7 @@ impl State {
 
     fn decide_to_open(&mut self, process: usize, attempt: u8) {
         let read = |over: Revision| u8::try_from(over.0).unwrap();
-        match decide_open(&self.found(), &claimant(self.opening(process))) {
+        match decide_open(&self.found(), claimant(self.opening(process))) {
             OpenStep::Create(row) => {
                 self.phases[process] =
                     Phase::Writing { attempt, write: Write { row: compact(&row), over: 0 } };
@@ -275,7 +273,7 @@ impl State {
             sweep_complete: complete,
             note: None,
         };
-        match decide_reclaim(&full(held), &asked, &seen, &claimant(self.opening(process))) {
+        match decide_reclaim(&full(held), &asked, &seen, claimant(self.opening(process))) {
             Ok(row) => {
                 self.phases[process] = Phase::Writing { attempt, write: Write { row: compact(&row), over } };
             }
