@@ -141,8 +141,7 @@ fn landed(outcome: WriteOutcome, what: &str) -> Result<Option<Revision>, EpError
     }
 }
 
-/// Whether a barrier of this incarnation may begin: an active head, and an open gate that has been open before. Returns
-/// the head and the gate as they may be captured (contract 07 §5 step 0, §6.3 phase 0).
+/// The head that a barrier captures: active as this incarnation (contract 07 §5 step 0, §6.3 phase 0).
 pub(crate) fn require_active_head<'a>(
     head: &'a Sight<LifecycleHead>,
     uid: &LifecycleUid,
@@ -155,7 +154,7 @@ pub(crate) fn require_active_head<'a>(
     })
 }
 
-/// The gate of [`require_active_head`].
+/// The gate that a barrier captures: open, and mintable before (contract 07 §5 step 0, §6.3 phase 0).
 pub(crate) fn require_open_gate(gate: &Sight<AgentGate>) -> Result<&AgentGate, EpError> {
     let Some(gate) = gate.row() else {
         return Err(EpError::failed_precondition("barrier: this incarnation has no issuance gate"));

@@ -37,15 +37,12 @@ pub async fn retire(
     uid: &LifecycleUid,
 ) -> Result<RetirementReport, RetirementFailure> {
     let refused = |error| RetirementFailure { error, began: false };
-    let (intent, gate) = match intents::find(deps, op).await.map_err(refused)? {
-        Some(found) => {
-            intents::require_same(&found, principal, uid, OpKind::Retirement).map_err(refused)?;
-            (found, Sight::Unread)
-        }
-        None => {
-            let (intent, gate) = capture(deps, principal, uid).await.map_err(refused)?;
-            (intents::record(deps, op, &Intent::Retirement(intent)).await.map_err(begun)?, gate)
-        }
+    let (intent, gate) = if let Some(found) = intents::find(deps, op).await.map_err(refused)? {
+        intents::require_same(&found, principal, uid, OpKind::Retirement).map_err(refused)?;
+        (found, Sight::Unread)
+    } else {
+        let (intent, gate) = capture(deps, principal, uid).await.map_err(refused)?;
+        (intents::record(deps, op, &Intent::Retirement(intent)).await.map_err(begun)?, gate)
     };
     run(deps, op, principal, uid, intent, gate).await.map_err(begun)
 }
@@ -101,21 +98,19 @@ async fn run(
             RetirementStep::ReadGate => run.gate = look_at_gate(deps, uid).await?,
             RetirementStep::ReadHead => run.head = look_at_head(deps, principal).await?,
             RetirementStep::Freeze(next, read_at) | RetirementStep::RetireGate(next, read_at) => {
-                match write_gate(deps, next, read_at).await? {
-                    Some(at) => run.gate = at,
-                    None => {
-                        tries.lost("retirement: the issuance gate")?;
-                        run.lost_gate();
-                    }
+                if let Some(at) = write_gate(deps, next, read_at).await? {
+                    run.gate = at;
+                } else {
+                    tries.lost("retirement: the issuance gate")?;
+                    run.lost_gate();
                 }
             }
             RetirementStep::BeginHead(next, read_at) | RetirementStep::CompleteHead(next, read_at) => {
-                match write_head(deps, next, read_at).await? {
-                    Some(at) => run.head = at,
-                    None => {
-                        tries.lost("retirement: the lifecycle head")?;
-                        run.head = Sight::Unread;
-                    }
+                if let Some(at) = write_head(deps, next, read_at).await? {
+                    run.head = at;
+                } else {
+                    tries.lost("retirement: the lifecycle head")?;
+                    run.head = Sight::Unread;
                 }
             }
             RetirementStep::Contain => {

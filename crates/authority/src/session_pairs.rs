@@ -13,7 +13,7 @@ use cotal_broker::{
     shape,
 };
 use cotal_wire::{
-    EpError, InfraRole, Names, Principal, SessionId,
+    EpError, InfraRole, Names, Principal, Revision, SessionId,
     grants::barriers,
     names::session_key,
     rows::{SessionParty, SessionRow, SessionState},
@@ -160,11 +160,7 @@ impl Pair {
     }
 }
 
-async fn write(
-    store: &Store,
-    row: &SessionRow,
-    read_at: cotal_wire::Revision,
-) -> Result<Option<cotal_wire::Revision>, EpError> {
+async fn write(store: &Store, row: &SessionRow, read_at: Revision) -> Result<Option<Revision>, EpError> {
     let what = "containment: session row";
     match store.update(&session_key(row.session_id()), row.to_bytes(), read_at).await {
         WriteOutcome::Written(revision) => Ok(Some(revision)),

@@ -3,7 +3,7 @@
 
 use cotal_wire::{
     EpError, LifecycleUid, OpId, Principal,
-    rows::{Intent, OpKind, TakeoverIntent},
+    rows::{AgentGate, Intent, OpKind, TakeoverIntent},
 };
 
 use crate::{
@@ -63,7 +63,7 @@ async fn begin(
     op: &OpId,
     principal: &Principal,
     uid: &LifecycleUid,
-) -> Result<(Intent, Sight<cotal_wire::rows::AgentGate>), EpError> {
+) -> Result<(Intent, Sight<AgentGate>), EpError> {
     let seen = look_at_head(deps, principal).await?;
     let head = require_active_head(&seen, uid)?;
     let gate = look_at_gate(deps, uid).await?;
@@ -86,7 +86,7 @@ async fn run(
     principal: &Principal,
     uid: &LifecycleUid,
     intent: Intent,
-    gate: Sight<cotal_wire::rows::AgentGate>,
+    gate: Sight<AgentGate>,
 ) -> Result<TakeoverReport, EpError> {
     intents::require_same(&intent, principal, uid, OpKind::Takeover)?;
     let Intent::Takeover(intent) = intent else {
@@ -99,13 +99,14 @@ async fn run(
         match run.next(op, &intent)? {
             TakeoverStep::ReadGate => run.gate = look_at_gate(deps, uid).await?,
             TakeoverStep::ReadHead => run.head = look_at_head(deps, principal).await?,
-            TakeoverStep::Freeze(frozen, read_at) => match write_gate(deps, frozen, read_at).await? {
-                Some(at) => run.gate = at,
-                None => {
+            TakeoverStep::Freeze(next, read_at) | TakeoverStep::Reopen(next, read_at) => {
+                if let Some(at) = write_gate(deps, next, read_at).await? {
+                    run.gate = at;
+                } else {
                     tries.lost("takeover: the issuance gate")?;
                     run.lost_gate();
                 }
-            },
+            }
             TakeoverStep::Contain => {
                 contained = contain(deps, principal, uid).await?;
                 run.contained();
@@ -119,13 +120,6 @@ async fn run(
                     None => run.lost = true,
                 }
             }
-            TakeoverStep::Reopen(open, read_at) => match write_gate(deps, open, read_at).await? {
-                Some(at) => run.gate = at,
-                None => {
-                    tries.lost("takeover: the issuance gate")?;
-                    run.lost_gate();
-                }
-            },
             TakeoverStep::Abort(open, read_at, refusal) => {
                 // Lost means that the gate is no longer this operation's: there is nothing to reopen.
                 let _ = write_gate(deps, open, read_at).await?;

@@ -358,6 +358,97 @@ async fn an_unverified_eviction_or_repair_leaves_everything_behind_the_frozen_ga
     assert_retired(&rig, &op, "alice", &uid).await;
 }
 
+/// Plants an obligation that nobody has decided yet.
+async fn plant_provisional(rig: &Rig, uid: &LifecycleUid, endpoint: &str, work: &str) -> String {
+    let key = format!("oblig.{uid}.{endpoint}.local.caller.{}.{uid}", "c".repeat(26));
+    let row =
+        format!("{{\"state\":\"provisional\",\"opId\":\"{}\",\"mappingRevision\":1,{work}}}", an_op('o'));
+    rig.world.put(&rig.world.records, &key, &row).await;
+    key
+}
+
+fn fact() -> String {
+    format!(
+        "\"decision\":\"epf\",\"fingerprint\":\"sha256:{}\",\"sourceSeq\":1,\"route\":\"effects\"",
+        "0".repeat(64)
+    )
+}
+
+fn commit() -> String {
+    format!(
+        "\"decision\":\"self\",\"commitKey\":\"goal.manager.local.caller.{}.i1.spec\",\"commitBaseRevision\":0,\
+         \"commitValue\":{{\"enc\":\"b64u\",\"bytes\":\"e30\"}},\"commitDigest\":\"sha256:{}\"",
+        "c".repeat(26),
+        "0".repeat(64)
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_owed_is_settled_behind_the_gate_and_cut_off_anywhere_still_ends() {
+    let rig = Rig::start().await;
+    let mut uncut = Vec::new();
+    // The first round is not cut, and says how many writes there are.
+    for nth in 0.. {
+        let (actor, uid, op) = (format!("owes{nth}"), uid(), OpId::mint(&SystemEntropy));
+        rig.plant(&actor, &uid).await;
+        let rows = [
+            plant_provisional(&rig, &uid, "com_x", &fact()).await,
+            plant_provisional(&rig, &uid, "manager", &commit()).await,
+        ];
+        let cut = if nth == 0 { Failpoint::journal() } else { Failpoint::stop_after(nth) };
+        let deps = rig.watched(&cut).await;
+        let rest = Failpoint::journal();
+        tokio::select! {
+            done = end(&deps, &op, &actor, &uid) => {
+                assert_eq!(nth, 0, "not held after write {nth}: {done:?}");
+                let report = done.unwrap();
+                assert_eq!(report.drained_endpoints, ["com_x", "manager"]);
+                assert!(report.cleaned.is_empty());
+                uncut = cut.landed();
+            }
+            () = cut.reached() => drop(resume_retirement(&rig.watched(&rest).await, &op).await.unwrap()),
+        }
+        assert_retired(&rig, &op, &actor, &uid).await;
+        for key in rows {
+            assert_eq!(
+                rig.world.json(&rig.world.records, &key).await["state"],
+                "rejected",
+                "after write {nth}"
+            );
+        }
+        let written = [cut.landed(), rest.landed()].concat();
+        assert_eq!(written.len(), uncut.len(), "after write {nth}: {written:?}");
+        if nth == uncut.len() {
+            break;
+        }
+    }
+    let settled = uncut.iter().position(|key| key.contains("oblig.")).unwrap();
+    assert!(uncut[..settled].iter().any(|key| key.starts_with("cred.")), "deny-new came first: {uncut:?}");
+    assert!(
+        uncut[settled..].iter().any(|key| key.starts_with("frontier.")),
+        "the frontier came after: {uncut:?}"
+    );
+    assert_eq!(uncut.len(), WRITES + 3, "the rejection and both rows: {uncut:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_obligation_that_cannot_be_read_or_settled_keeps_the_gate_frozen() {
+    let rig = Rig::start().await;
+    let deps = rig.deps().await;
+    let (uid, op) = (uid(), an_op('r'));
+    rig.plant("alice", &uid).await;
+    let key = plant_provisional(&rig, &uid, "com_x", &fact()).await;
+    rig.world.put(&rig.world.records, &key, "{}").await;
+    assert!(garbled(end(&deps, &op, "alice", &uid).await, &key), "the barrier had begun");
+    rig.world.delete(&rig.world.records, &key).await;
+    assert_eq!(refused(end(&deps, &op, "alice", &uid).await), (EpCode::FailedPrecondition, true), "a marker");
+    assert_eq!(rig.gate(&uid).await["state"], "frozen");
+    assert_eq!(rig.head("alice").await["state"], "retiring");
+    plant_provisional(&rig, &uid, "com_x", &fact()).await;
+    end(&deps, &op, "alice", &uid).await.unwrap();
+    assert_retired(&rig, &op, "alice", &uid).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_alias_is_free_only_after_the_last_write() {
     let rig = Rig::start().await;

@@ -89,6 +89,7 @@ impl Rig {
     pub(crate) async fn watched(&self, failpoint: &Arc<Failpoint>) -> BarrierDeps {
         let deps = self.deps().await;
         failpoint.arm(&deps.stores);
+        deps.drain.watch(failpoint);
         deps
     }
 
