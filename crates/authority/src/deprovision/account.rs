@@ -50,7 +50,7 @@ pub struct Deprovisioned {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeprovisionError {
     /// What became of every part.
-    pub account: Deprovisioned,
+    pub account: Box<Deprovisioned>,
     /// The first failure.
     pub cause: EpError,
 }

@@ -114,7 +114,7 @@ pub async fn deprovision_agent(
                 drained(&connection).await;
             }
             Err(refusal) if at == 0 => {
-                return Err(DeprovisionError { account: Deprovisioned::default(), cause: refusal });
+                return Err(DeprovisionError { account: Box::default(), cause: refusal });
             }
             Err(refusal) => removal.refuse_members(part, refusal),
         }

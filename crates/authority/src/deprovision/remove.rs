@@ -118,7 +118,7 @@ impl<'a> Removal<'a> {
     pub(super) fn into_account(self) -> Result<Deprovisioned, DeprovisionError> {
         match self.cause {
             None => Ok(self.account),
-            Some(cause) => Err(DeprovisionError { account: self.account, cause }),
+            Some(cause) => Err(DeprovisionError { account: Box::new(self.account), cause }),
         }
     }
 

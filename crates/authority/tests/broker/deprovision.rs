@@ -70,28 +70,20 @@ impl House {
             assert_eq!(answer.get("error"), None, "{answer}");
         }
         let acl = "{\"allowSubscribe\":[\"general\"],\"revision\":3,\"updatedAt\":9}";
-        self.world.put(&self.acl, &self.acl_key(uid), acl).await;
+        self.world.put(&self.acl, &acl_key(uid), acl).await;
         for channel in CHANNELS {
-            self.world.put(&self.members, &self.member(channel, uid), "{}").await;
+            self.world.put(&self.members, &member(channel, uid), "{}").await;
         }
-    }
-
-    fn acl_key(&self, uid: &LifecycleUid) -> String {
-        lifecycle_subject_key(&principal("alice"), uid)
-    }
-
-    fn member(&self, channel: &str, uid: &LifecycleUid) -> String {
-        member_key(&Channel::parse(channel).unwrap(), &principal("alice"), uid)
     }
 
     /// Which of the five parts still stand: ACL, DM, DLV, memberships.
     async fn stands(&self, uid: &LifecycleUid) -> Vec<bool> {
-        let mut stands = vec![self.world.text(&self.acl, &self.acl_key(uid)).await.is_some()];
+        let mut stands = vec![self.world.text(&self.acl, &acl_key(uid)).await.is_some()];
         for (stream, name) in self.durables(uid) {
             stands.push(durable::exists(&self.world.anything, &stream, &name).await.unwrap());
         }
         for channel in CHANNELS {
-            stands.push(self.world.text(&self.members, &self.member(channel, uid)).await.is_some());
+            stands.push(self.world.text(&self.members, &member(channel, uid)).await.is_some());
         }
         stands
     }
@@ -104,6 +96,14 @@ impl House {
         })
         .await;
     }
+}
+
+fn acl_key(uid: &LifecycleUid) -> String {
+    lifecycle_subject_key(&principal("alice"), uid)
+}
+
+fn member(channel: &str, uid: &LifecycleUid) -> String {
+    member_key(&Channel::parse(channel).unwrap(), &principal("alice"), uid)
 }
 
 fn footprint(uid: &LifecycleUid, channels: &[&str]) -> Footprint {
@@ -177,16 +177,16 @@ async fn the_fence_narrows_the_acl_once_and_writes_no_row_that_is_not_there() {
             .unwrap()
     };
     assert_eq!(fence(&ended).await, AclFence::Narrowed);
-    let row = house.world.text(&house.acl, &house.acl_key(&ended)).await.unwrap();
+    let row = house.world.text(&house.acl, &acl_key(&ended)).await.unwrap();
     assert_eq!(row, "{\"allowSubscribe\":[],\"revision\":4,\"updatedAt\":10000}");
     assert_eq!(fence(&ended).await, AclFence::Stood);
     assert_eq!(fence(&nobody).await, AclFence::Absent);
-    assert_eq!(house.acl.leader_read(&house.acl_key(&nobody)).await.unwrap(), LeaderRead::Absent);
+    assert_eq!(house.acl.leader_read(&acl_key(&nobody)).await.unwrap(), LeaderRead::Absent);
     assert_eq!(house.stands(&ended).await, [true; 5], "a fence removes nothing");
 
-    house.world.put(&house.acl, &house.acl_key(&nobody), "garbled").await;
+    house.world.put(&house.acl, &acl_key(&nobody), "garbled").await;
     assert_eq!(fence(&nobody).await, AclFence::Narrowed);
-    let row = house.world.text(&house.acl, &house.acl_key(&nobody)).await.unwrap();
+    let row = house.world.text(&house.acl, &acl_key(&nobody)).await.unwrap();
     assert_eq!(row, "{\"allowSubscribe\":[],\"revision\":1,\"updatedAt\":10000}");
 
     // What the fence narrowed is a live row for the removal that follows.
@@ -221,9 +221,7 @@ async fn what_another_removes_in_between_has_disappeared_and_is_no_deletion() {
     assert_eq!(account.unwrap().consumers, consumers);
 
     // Between the read of a row and its purge, a competing purge.
-    for (key, bucket) in
-        [(house.acl_key(&ended), &house.acl), (house.member("general", &ended), &house.members)]
-    {
+    for (key, bucket) in [(acl_key(&ended), &house.acl), (member("general", &ended), &house.members)] {
         house.plant(&ended).await;
         tap.stop(&format!("HPUB $KV.{}.{key} ", bucket.name()), Stop::Before);
         let races = async {
@@ -253,7 +251,7 @@ async fn a_row_that_is_written_anew_refuses_and_behind_a_live_acl_nothing_is_tou
     house.plant(&ended).await;
     let all = footprint(&ended, &CHANNELS);
 
-    let key = house.acl_key(&ended);
+    let key = acl_key(&ended);
     tap.stop(&format!("HPUB $KV.{}.{key} ", house.acl.name()), Stop::Before);
     let races = async {
         tap.reached().await;
@@ -265,6 +263,7 @@ async fn a_row_that_is_written_anew_refuses_and_behind_a_live_acl_nothing_is_tou
     };
     let (refused, ()) = tokio::join!(deprovision_agent(&connector, &all), races);
     let DeprovisionError { account, cause } = refused.unwrap_err();
+    let account = *account;
     assert_eq!(cause.code, EpCode::Conflict);
     assert_eq!(
         account,
@@ -277,7 +276,7 @@ async fn a_row_that_is_written_anew_refuses_and_behind_a_live_acl_nothing_is_tou
     assert_eq!((account.deleted(), account.refused()), (Some(0), 5));
     assert_eq!(house.stands(&ended).await, [true; 5]);
 
-    let key = house.member("general", &ended);
+    let key = member("general", &ended);
     tap.stop(&format!("HPUB $KV.{}.{key} ", house.members.name()), Stop::Before);
     let races = async {
         tap.reached().await;
@@ -333,7 +332,7 @@ async fn more_channels_than_one_credential_can_name_go_all_the_same() {
     house.plant(&ended).await;
     let channels: Vec<String> = (0..200).map(|n| format!("team.channel-{n}")).collect();
     for channel in channels.iter().step_by(50) {
-        house.world.put(&house.members, &house.member(channel, &ended), "{}").await;
+        house.world.put(&house.members, &member(channel, &ended), "{}").await;
     }
     let channels: Vec<&str> = channels.iter().map(String::as_str).collect();
     let account = deprovision_agent(&house.world.connector, &footprint(&ended, &channels)).await.unwrap();
@@ -348,7 +347,7 @@ async fn an_unreachable_broker_is_an_error_with_an_empty_account() {
     let ended = uid();
     house.world.server.kill();
     let error = deprovision_agent(&house.world.connector, &footprint(&ended, &CHANNELS)).await.unwrap_err();
-    assert_eq!(error.account, Deprovisioned::default());
+    assert_eq!(*error.account, Deprovisioned::default());
     assert_eq!(error.cause.code, EpCode::Unavailable);
     let fenced = fence_lifecycle_acl(&house.world.connector, &SystemClock, &principal("alice"), &ended)
         .await
