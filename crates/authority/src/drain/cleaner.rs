@@ -39,11 +39,8 @@ struct Cleaner<'a> {
     executor: &'a Executor<'a>,
 }
 
-/// What became of one item.
-enum Item {
-    Acked(WorkTerminal, ItemStep),
-    Foreign,
-}
+/// What an item ended as, and by whom: what is counted of one that was acknowledged.
+type Acked = (WorkTerminal, ItemStep);
 
 /// Seats the cleaner and the executor, cleans every pool, and fences both, whatever the cleaning comes to.
 pub(super) async fn clean(
@@ -97,15 +94,19 @@ impl Cleaner<'_> {
             }
             // No more than there is: the broker then ends the fetch as soon as it has delivered.
             let batch = if backlog.pending == 0 { BATCH } else { backlog.pending.min(BATCH) };
-            let mut progress = false;
+            let (mut progress, mut seen) = (false, BTreeSet::new());
             for delivery in durable.fetch(batch, pace.fetch_expiry).await? {
+                // An impatient durable delivers an item again while the same fetch is open.
+                if !seen.insert(delivery.subject.clone()) {
+                    continue;
+                }
                 match self.item(pool, &durable, &delivery).await? {
-                    Item::Acked(terminal, step) => {
+                    Some((terminal, step)) => {
                         count(&mut cleaned, &terminal, step);
                         blockers.remove(&delivery.subject);
                         progress = true;
                     }
-                    Item::Foreign => {
+                    None => {
                         blockers.insert(delivery.subject);
                     }
                 }
@@ -117,17 +118,18 @@ impl Cleaner<'_> {
         }
     }
 
+    /// Acknowledges one item that is settled, or settles it first; `None` for one that lives and is another's.
     async fn item(
         &self,
         pool: &Command,
         durable: &PullDurable,
         delivery: &Delivery,
-    ) -> Result<Item, EpError> {
+    ) -> Result<Option<Acked>, EpError> {
         let item = self.item_ref(pool, &delivery.subject)?;
         let subject = self.fact(FactTopic::WorkTerminal(item.pool.clone(), item.acceptance.clone()));
         if let Some(terminal) = self.terminal(&item, &subject).await? {
             durable.ack(delivery).await?;
-            return Ok(Item::Acked(terminal, ItemStep::Ack));
+            return Ok(Some((terminal, ItemStep::Ack)));
         }
         let decision_subject = self.fact(FactTopic::Decision(item.acceptance.clone()));
         let decision = match self.facts.last(&decision_subject).await? {
@@ -142,7 +144,7 @@ impl Cleaner<'_> {
         let request = match step {
             ItemStep::Expire => SettleRequest::Expired,
             ItemStep::Retire => SettleRequest::Retired,
-            ItemStep::Ack | ItemStep::Leave => return Ok(Item::Foreign),
+            ItemStep::Ack | ItemStep::Leave => return Ok(None),
         };
         let answered = self.executor.settle(&item, request).await?;
         let terminal = self.terminal(&item, &subject).await?;
@@ -152,7 +154,7 @@ impl Cleaner<'_> {
             return Err(EpError::internal(format!("clean: {subject} is not what the executor answered")));
         }
         durable.ack(delivery).await?;
-        Ok(Item::Acked(terminal, step))
+        Ok(Some((terminal, step)))
     }
 
     /// The item's identity, rebuilt from the last four tokens of its subject.

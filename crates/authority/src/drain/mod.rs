@@ -36,7 +36,7 @@ use crate::{evict::Evictor, scanner::RecordsScanner, store::Watch};
 use seats::Seats;
 
 /// Shortest expiry of a cleaner's fetch.
-pub const MIN_FETCH_EXPIRY: Duration = Duration::from_millis(1000);
+pub const MIN_FETCH_EXPIRY: Duration = Duration::from_secs(1);
 /// Passes without progress after which a pool is not quiescent.
 pub const STALLED_PASSES: u32 = 10;
 

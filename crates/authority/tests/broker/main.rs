@@ -4,14 +4,17 @@
 mod activation;
 mod boot;
 mod claim;
+mod clean;
 mod connect;
 mod containment;
 mod deprovision;
+mod drain;
 mod harness;
 mod held;
 mod issuance;
 mod issued;
 mod mint;
+mod owing;
 mod rail;
 mod retire;
 mod retirements;
