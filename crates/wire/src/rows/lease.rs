@@ -39,7 +39,7 @@ pub struct Lease {
     attempt: u64,
     worker: Option<Worker>,
     fencing_token: u64,
-    lease_deadline: UnixMillis,
+    deadline: UnixMillis,
     work_expiry: UnixMillis,
     settled: Option<Settled>,
 }
@@ -110,7 +110,7 @@ impl Lease {
             attempt: 0,
             worker: None,
             fencing_token: 0,
-            lease_deadline: work_expiry,
+            deadline: work_expiry,
             work_expiry,
             settled: Some(Settled { how: settlement.into(), at: now }),
         }
@@ -122,11 +122,11 @@ impl Lease {
         attempt: u64,
         worker: Worker,
         fencing_token: u64,
-        lease_deadline: UnixMillis,
+        deadline: UnixMillis,
         work_expiry: UnixMillis,
     ) -> Self {
         let worker = Some(worker);
-        Self { source_seq, attempt, worker, fencing_token, lease_deadline, work_expiry, settled: None }
+        Self { source_seq, attempt, worker, fencing_token, deadline, work_expiry, settled: None }
     }
 
     /// Reads a stored lease.
@@ -156,7 +156,7 @@ impl Lease {
             attempt: row.uint("attempt")?,
             worker: if row.has("worker") { Some(Worker::of(&row)?) } else { None },
             fencing_token: row.uint("fencingToken")?,
-            lease_deadline: UnixMillis(row.uint("leaseDeadline")?),
+            deadline: UnixMillis(row.uint("leaseDeadline")?),
             work_expiry: UnixMillis(row.uint("workExpiry")?),
             settled: match state {
                 "leased" => None,
@@ -191,7 +191,7 @@ impl Lease {
             attempt: self.attempt,
             worker: self.worker.as_ref(),
             fencing_token: self.fencing_token,
-            lease_deadline: self.lease_deadline,
+            lease_deadline: self.deadline,
             work_expiry: self.work_expiry,
             disposition: how.map(How::as_str),
             outcome,

@@ -307,7 +307,8 @@ impl Rejection<'_> {
 
 /// The longest prefix of whole characters within the limit.
 fn cut(detail: &str) -> &str {
-    &detail[..detail.floor_char_boundary(MAX_REJECTION_DETAIL)]
+    let ends = detail.char_indices().map(|(at, c)| at + c.len_utf8());
+    &detail[..ends.take_while(|end| *end <= MAX_REJECTION_DETAIL).last().unwrap_or(0)]
 }
 
 #[cfg(test)]
