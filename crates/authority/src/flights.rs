@@ -135,8 +135,8 @@ mod tests {
         }
     }
 
-    fn report(rows: u64) -> RetirementOutcome {
-        Ok(RetirementReport { revoked_rows: rows, ..RetirementReport::default() })
+    fn report(rows: u64) -> RetirementReport {
+        RetirementReport { revoked_rows: rows, ..RetirementReport::default() }
     }
 
     fn failure() -> RetirementOutcome {
@@ -157,12 +157,12 @@ mod tests {
         let second = flights
             .join_or_start(&retiring("bob"), || {
                 started.fetch_add(1, Ordering::SeqCst);
-                std::future::ready(report(0))
+                std::future::ready(Ok(report(0)))
             })
             .unwrap();
         assert_eq!(flights.in_flight(), [retiring("bob").op]);
-        land.send(report(7)).unwrap();
-        assert_eq!((first.landed().await, second.landed().await), (report(7), report(7)));
+        land.send(Ok(report(7))).unwrap();
+        assert_eq!((first.landed().await, second.landed().await), (Ok(report(7)), Ok(report(7))));
         assert_eq!(started.load(Ordering::SeqCst), 1);
         assert!(flights.in_flight().is_empty());
     }
@@ -180,14 +180,14 @@ mod tests {
             .err()
             .unwrap();
         assert_eq!(refusal.code, EpCode::Conflict);
-        land.send(report(1)).unwrap();
-        assert_eq!(first.landed().await, report(1));
+        land.send(Ok(report(1))).unwrap();
+        assert_eq!(first.landed().await, Ok(report(1)));
     }
 
     #[tokio::test]
     async fn a_flight_that_failed_is_off_the_map_before_anyone_hears() {
         let flights = RetirementFlights::default();
-        for outcome in [failure(), report(1), failure()] {
+        for outcome in [failure(), Ok(report(1)), failure()] {
             let mine = outcome.clone();
             let flight = flights.join_or_start(&retiring("bob"), move || std::future::ready(mine)).unwrap();
             assert_eq!(flight.landed().await, outcome);
@@ -204,7 +204,7 @@ mod tests {
             .join_or_start(&retiring("bob"), || async move {
                 landed.await.unwrap();
                 done.send(()).unwrap();
-                report(1)
+                Ok(report(1))
             })
             .unwrap();
         drop(flight);

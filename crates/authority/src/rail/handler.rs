@@ -39,8 +39,7 @@ pub(super) struct RetireArgs {
     op_id: String,
     serve_endpoint: String,
     serve_instance: String,
-    /// Any integer from 0 is an argument; one that is no epoch is no gate's epoch.
-    serve_epoch: Option<u64>,
+    serve_epoch: u64,
 }
 
 /// A retirement that may begin, or has ended before.
@@ -87,15 +86,14 @@ impl RetireArgs {
     }
 }
 
-/// An integer from 0 as JSON Schema knows one (`3.0` is one, too): absent when it is none, `Some(None)` when it is too
-/// large for an epoch.
-fn uint(members: &Map<String, Value>, name: &str) -> Option<Option<u64>> {
+/// An integer from 0 as JSON Schema knows one: `3.0` is one, too. One that is too large for any epoch reads as the
+/// largest number, which is no gate's epoch.
+fn uint(members: &Map<String, Value>, name: &str) -> Option<u64> {
     let number = members.get(name)?;
-    if let Some(n) = number.as_u64() {
-        return Some(Some(n));
-    }
-    let double = number.as_f64().filter(|n| *n >= 0.0 && n.fract() == 0.0)?;
-    Some(format!("{:.0}", double.abs()).parse().ok())
+    number.as_u64().or_else(|| {
+        let double = number.as_f64().filter(|n| *n >= 0.0 && n.fract() == 0.0)?;
+        Some(format!("{:.0}", double.abs()).parse().unwrap_or(u64::MAX))
+    })
 }
 
 /// Decides whether the caller may end the target, and joins or starts the barrier when it may.
@@ -161,7 +159,7 @@ async fn authorize(port: &dyn RetireOnRail, caller: &Principal, args: &RetireArg
         ));
     }
     let current = gate.coordinate().process_epoch;
-    if args.serve_epoch != Some(current) {
+    if args.serve_epoch != current {
         return Err(EpError::new(
             EpCode::Expired,
             format!("retire-lifecycle: the caller's instance serves at epoch {current} now"),
@@ -494,11 +492,11 @@ mod tests {
             RetireArgs::read(&RequestArgs::Object(args))
         };
         for (epoch, read) in [
-            (json!(0), Some(0)),
-            (json!(3.0), Some(3)),
-            (json!(-0.0), Some(0)),
-            (json!(u64::MAX), Some(u64::MAX)),
-            (json!(1e300), None),
+            (json!(0), 0),
+            (json!(3.0), 3),
+            (json!(-0.0), 0),
+            (json!(u64::MAX), u64::MAX),
+            (json!(1e300), u64::MAX),
         ] {
             assert_eq!(with("serveEpoch", epoch.clone()).unwrap().serve_epoch, read, "{epoch}");
         }

@@ -158,14 +158,10 @@ impl Stage {
 
     fn subject(&self, rail: &str, command: &str, target: &str, nonce: &str) -> String {
         let middle = if target.is_empty() { command.to_owned() } else { format!("{command}.{target}") };
-        let generation = match rail.starts_with("ep.v1") {
-            true => format!("{}.", self.generation),
-            false => String::new(),
-        };
-        let endpoint = match rail.ends_with("inst") {
-            true => format!("auth.{}", self.auth.instance),
-            false => "auth".to_owned(),
-        };
+        let versioned = rail.starts_with("ep.v1");
+        let generation = if versioned { format!("{}.", self.generation) } else { String::new() };
+        let instance = rail.ends_with("inst");
+        let endpoint = if instance { format!("auth.{}", self.auth.instance) } else { "auth".to_owned() };
         format!("cotal.demo.{rail}.{endpoint}.{middle}.{OWNER}.serve.{}.{generation}{nonce}", self.caller_uid)
     }
 
