@@ -7,6 +7,11 @@ use cotal_wire::rows::{
     AcceptedRow, ConcreteSubject, IssuedAttempt, IssuedAuthorityRef, IssuedEvidence, IssuedIndex,
     IssuedPermissions, SourceRef, SubjectPattern,
 };
+use cotal_wire::rows::{
+    Commit, CommitValue, Decision, EffectFact, FactWork, GoalResult, ItemRef, Lease, Obligation,
+    ObligationKey, Owed, Rejection, WorkTerminal,
+};
+use cotal_wire::{Acceptance, Caller, FactSubject, FactTopic, WorkSubject};
 use cotal_wire::{
     Actor, Channel, ChannelPattern, ConnId, CredentialId, EndpointName, EndpointToken, EpCode, Generation,
     InstanceId, LifecycleUid, Names, Nonce, OpId, Principal, Role, SpaceToken, UnixMillis, UnixSecs,
@@ -226,6 +231,11 @@ proptest! {
         let key = format!("cred.{uid}.c");
         let seg = "k".parse().unwrap();
         let session = cotal_wire::SessionId::parse(&"s".repeat(22)).unwrap();
+        let item = ItemRef {
+            endpoint: EndpointToken::parse("com_x").unwrap(),
+            pool: "builds".parse().unwrap(),
+            acceptance: Acceptance::of_tokens(["local", "a", uid.as_str(), "r"]).unwrap(),
+        };
         for bytes in [bytes, value.to_string().into_bytes()] {
             let refusals = [
                 LifecycleHead::parse(&principal, &bytes).err(),
@@ -238,6 +248,12 @@ proptest! {
                 UidReservation::parse(&bytes).err(),
                 FrontierRecord::parse(&bytes).err(),
                 SessionRow::parse(&session, &bytes).err(),
+                Obligation::parse(&bytes).err(),
+                Lease::parse(&bytes).err(),
+                Decision::parse(&item.endpoint, &item.acceptance, &bytes).err(),
+                EffectFact::parse(&item.acceptance, &bytes).err(),
+                GoalResult::parse(&item.acceptance.id, &bytes).err(),
+                WorkTerminal::parse(&item.pool, &item.acceptance, &bytes).err(),
             ];
             for refusal in refusals {
                 prop_assert_eq!(refusal.unwrap().code, EpCode::Internal);
@@ -246,6 +262,81 @@ proptest! {
             prop_assert!(codes.contains(&EndpointRequest::parse(&bytes).unwrap_err().code));
             prop_assert!(codes.contains(&EndpointReply::parse(&bytes).unwrap_err().code));
         }
+    }
+
+    #[test]
+    fn a_submission_is_named_alike_by_its_obligation_its_facts_and_its_item(
+        caller in principal(), uid in uid(), id in "[A-Za-z0-9_-]{1,64}", target in proptest::option::of(self::uid()),
+        endpoint in "[a-z0-9]{1,8}(_[a-z0-9]{1,8}){0,2}", pool in "[a-z0-9-]{1,32}",
+    ) {
+        let acceptance = Acceptance {
+            caller: Caller { principal: caller, lifecycle_uid: uid },
+            id: id.parse().unwrap(),
+        };
+        let endpoint: EndpointToken = endpoint.parse().unwrap();
+        let pool: cotal_wire::Command = pool.parse().unwrap();
+        let key = ObligationKey { target, endpoint: endpoint.clone(), acceptance: acceptance.clone() };
+        prop_assert_eq!(&ObligationKey::parse(&key.to_string()).unwrap(), &key);
+        let space = SpaceToken::parse("main").unwrap();
+        let tail = acceptance.to_string();
+        for topic in [
+            FactTopic::Decision(acceptance.clone()),
+            FactTopic::Effect(acceptance.clone()),
+            FactTopic::GoalResult(acceptance.clone()),
+            FactTopic::WorkTerminal(pool.clone(), acceptance.clone()),
+        ] {
+            let fact = FactSubject { space: space.clone(), endpoint: endpoint.clone(), topic };
+            prop_assert_eq!(&FactSubject::parse(&fact.to_string()).unwrap(), &fact);
+        }
+        let filter = WorkSubject::filter(&space, &endpoint, &pool);
+        let item = WorkSubject { space, endpoint, pool, acceptance };
+        prop_assert_eq!(&WorkSubject::parse(&item.to_string()).unwrap(), &item);
+        prop_assert!(item.to_string().ends_with(&tail) && subject_matches(&filter, &item.to_string()));
+    }
+
+    #[test]
+    fn every_walk_of_an_obligation_stays_readable_and_moves_forward_alone(
+        steps in vec(0u8..3, 0..6), seq in 0u64..1 << 53, fingerprint in "[a-z]{1,8}", pool in "[a-z0-9_-]{1,64}",
+        pooled in any::<bool>(), value in json(),
+    ) {
+        let op = OpId::parse(&"a".repeat(26)).unwrap();
+        let route = if pooled { format!("pool.{pool}") } else { "effects".to_owned() };
+        let text = canonical_json(&value).unwrap();
+        let commit = Commit {
+            key: "cp.e.t.spec".to_owned(),
+            base_revision: seq,
+            value: CommitValue::Inline(text.clone().into_bytes()),
+            digest: cotal_wire::canonical::raw_digest(text.as_bytes()),
+        };
+        let work = FactWork { fingerprint, source_seq: seq, route: route.parse().unwrap() };
+        for owed in [Owed::Epf(work), Owed::SelfCommit(commit)] {
+            let mut row = Obligation::provisional(&op, Some(seq), None, owed).unwrap();
+            for step in &steps {
+                let next = match step {
+                    0 => row.clone().accept(),
+                    1 => row.clone().reject(),
+                    _ => row.clone().terminate(),
+                };
+                if let Ok(next) = next {
+                    prop_assert!(row.state().is_owed() && next.state() != row.state());
+                    prop_assert_eq!(next.owed(), row.owed());
+                    row = next;
+                }
+                prop_assert_eq!(&Obligation::parse(&row.to_bytes()).unwrap(), &row);
+            }
+        }
+    }
+
+    #[test]
+    fn a_rejection_of_any_length_fits_its_limit_and_reads_back(detail in ".{0,400}", seq in 1u64..1 << 53) {
+        let uid = "u".repeat(26);
+        let acceptance = Acceptance::of_tokens(["local", "a", &uid, "r"]).unwrap();
+        let endpoint = EndpointToken::parse("com_x").unwrap();
+        let fingerprint = cotal_wire::canonical::VOID_CLOSURE_DIGEST.to_owned();
+        let work = FactWork { fingerprint, source_seq: seq, route: "effects".parse().unwrap() };
+        let rejection = Rejection { acceptance: &acceptance, work: &work, detail: &detail, ts: UnixMillis(1) };
+        let fact = Decision::parse(&endpoint, &acceptance, &rejection.to_bytes().unwrap()).unwrap();
+        prop_assert_eq!(fact.source_seq(), seq);
     }
 
     #[test]

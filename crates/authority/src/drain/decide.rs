@@ -429,6 +429,8 @@ mod tests {
 
     #[test]
     fn the_executor_refuses_in_the_contracts_order() {
+        use SettleRequest::{Expired, Retired};
+
         let endpoint = EndpointToken::parse("com_x").unwrap();
         let x = Command::parse("x").unwrap();
         let pools =
@@ -439,7 +441,6 @@ mod tests {
         let ask = |item: &ItemRef, decision, request, target: &TargetTriple, now| {
             authorize_settlement(&pools, item, decision, request, target, UnixMillis(now))
         };
-        use SettleRequest::{Expired, Retired};
         assert_eq!(ask(&item, Some(&accepted), Expired, &target, 1000), Ok(UnixMillis(1000)));
         assert_eq!(ask(&item, Some(&accepted), Retired, &target, 1), Ok(UnixMillis(1000)));
 

@@ -192,6 +192,8 @@ async fn an_item_that_rests_on_nothing_is_internal_and_stays() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_settlement_that_its_acceptance_does_not_allow_is_refused() {
+    use EpCode::{Conflict, FailedPrecondition, Internal, PermissionDenied};
+
     let mut owing = Owing::start().await;
     owing.provision_pool(json!({})).await;
     let records = owing.world.records.clone();
@@ -228,7 +230,6 @@ async fn a_settlement_that_its_acceptance_does_not_allow_is_refused() {
         assert_eq!(owing.fact(&owing.terminal_subject(id)).await, None);
         owing.api("STREAM.PURGE.EPW_demo", &json!({})).await;
     }
-    use EpCode::{Conflict, FailedPrecondition, Internal, PermissionDenied};
     assert_eq!(refusals, [PermissionDenied, PermissionDenied, Conflict, Internal, FailedPrecondition]);
 }
 
@@ -310,12 +311,11 @@ async fn a_terminal_that_landed_first_stands_when_the_lease_says_the_same() {
         owing.plant_fact(&owing.terminal_subject("ours"), &theirs).await;
         failpoint.release();
         let cleaned = cleaning.await.unwrap();
-        match same {
-            true => assert_eq!(cleaned.unwrap(), Cleaned { settled_retired: 1, ..Cleaned::default() }),
-            false => {
-                assert_eq!(code(cleaned), EpCode::Internal);
-                assert!(owing.item("ours").await.is_some());
-            }
+        if same {
+            assert_eq!(cleaned.unwrap(), Cleaned { settled_retired: 1, ..Cleaned::default() });
+        } else {
+            assert_eq!(code(cleaned), EpCode::Internal);
+            assert!(owing.item("ours").await.is_some());
         }
     }
 }

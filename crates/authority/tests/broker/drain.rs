@@ -476,9 +476,10 @@ async fn a_row_is_never_settled_against_its_fact() {
             owing.oblige("a", &meanwhile).await;
         })
         .await;
-        match ok {
-            true => assert_eq!(result.unwrap().settled_provisional, 1),
-            false => assert_eq!(code(result), EpCode::Internal),
+        if ok {
+            assert_eq!(result.unwrap().settled_provisional, 1);
+        } else {
+            assert_eq!(code(result), EpCode::Internal);
         }
     }
 }
