@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail")]
 
+mod barrier;
 mod callout;
 mod cluster;
 mod evict;
