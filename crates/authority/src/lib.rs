@@ -1,9 +1,10 @@
-//! Durable authority of a space, first part: the two stores and their shape proof, lifecycle activation, the mint
-//! ceremony, the root credential, the supervised connect reader, and native issuance rows.
-//! (contract 07 §1-4, §7.5, §10; 04 §10; 05 §8.4)
+//! Durable authority of a space: the two stores and their shape proof, lifecycle activation, the mint ceremony, the
+//! root credential, the supervised connect reader, native issuance rows, the plane claim with its sealed scanners, and
+//! the barriers that take a lifecycle over or end it.
+//! (contract 07; 02 §3; 03 §E, §G, §H; 04 §10; 05 §8)
 //!
 //! Each module decides purely and acts thinly: what was read goes into a function without I/O, which names the one
-//! conditional write that may follow. Barriers, eviction and the plane claim are not here yet.
+//! conditional write that may follow.
 
 pub mod activation;
 pub mod barrier;
