@@ -13,7 +13,9 @@ use serde_json::json;
 
 use crate::{
     harness::code,
-    owing::{CALLER, CALLER_UID, ENDPOINT, FINGERPRINT, NOW, Owing, commit, endpoint, epf, own},
+    owing::{
+        CALLER, CALLER_UID, ENDPOINT, FINGERPRINT, NOW, Owing, commit, endpoint, epf, goal_subject, own,
+    },
 };
 
 fn drained(passes: u32, provisional: u64, own: u64, epf: u64) -> Drained {
@@ -197,13 +199,13 @@ async fn accepted_effects_are_left_when_complete_and_cancelled_when_not() {
         owing.plant_fact(&owing.decision_subject(id), &fact).await;
     }
     owing.plant_fact(&owing.effect_subject("ran"), &owing.ran("ran")).await;
-    owing.plant_fact(&owing.goal_subject("reached"), &reached).await;
+    owing.plant_fact(&goal_subject("reached"), &reached).await;
     let result = owing.drain().drain(&owing.retiring, &endpoint()).await.unwrap();
     assert_eq!(result, drained(1, 0, 0, 4));
     assert_eq!(owing.fact(&owing.effect_subject("ran")).await.unwrap()["outcome"], "ran");
     assert_eq!(owing.fact(&owing.effect_subject("owed")).await.unwrap()["outcome"], "cancelled");
-    assert_eq!(owing.fact(&owing.goal_subject("reached")).await.unwrap()["state"], "succeeded");
-    let missed = owing.fact(&owing.goal_subject("missed")).await.unwrap();
+    assert_eq!(owing.fact(&goal_subject("reached")).await.unwrap()["state"], "succeeded");
+    let missed = owing.fact(&goal_subject("missed")).await.unwrap();
     assert_eq!(missed["state"], "cancelled");
     assert_eq!(missed["data"]["cancelledBy"]["opId"], json!(owing.retiring.op));
     assert_eq!(owing.fact(&owing.effect_subject("goal-owed")).await, None);

@@ -108,10 +108,6 @@ impl Owing {
         format!("cotal.demo.epf.{ENDPOINT}.eff.{CALLER}.{CALLER_UID}.{}", self.id(id))
     }
 
-    pub(crate) fn goal_subject(&self, goal: &str) -> String {
-        format!("cotal.demo.epf.{ENDPOINT}.goal.{CALLER}.{CALLER_UID}.{goal}.result")
-    }
-
     pub(crate) fn terminal_subject(&self, id: &str) -> String {
         format!("cotal.demo.epf.{ENDPOINT}.wrk.{POOL}.{CALLER}.{CALLER_UID}.{}", self.id(id))
     }
@@ -261,6 +257,10 @@ fn fresh_op() -> OpId {
 async fn plant(journal: &Journal, subject: &str, text: String) {
     let planted = journal.create(subject, text.into()).await;
     assert!(matches!(planted, WriteOutcome::Written(_)), "{subject}: {planted:?}");
+}
+
+pub(crate) fn goal_subject(goal: &str) -> String {
+    format!("cotal.demo.epf.{ENDPOINT}.goal.{CALLER}.{CALLER_UID}.{goal}.result")
 }
 
 pub(crate) fn endpoint() -> EndpointToken {
