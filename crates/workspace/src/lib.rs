@@ -4,6 +4,7 @@
 pub mod broker_config;
 pub mod daemon_creds;
 pub mod file;
+pub mod instance_identity;
 pub mod material;
 pub mod registry;
 pub mod root;

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A gate as a leader read found it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GateAt {
     /// The row.
     pub gate: EndpointGate,
@@ -24,7 +24,7 @@ pub struct GateAt {
 
 /// A gate that a registration holds frozen. The token is the revision of the freeze: only the one who can still write
 /// over exactly that revision reopens the gate.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Frozen {
     pub(crate) gate: EndpointGate,
     pub(crate) token: Revision,

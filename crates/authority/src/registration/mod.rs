@@ -21,6 +21,8 @@
 pub mod deregister;
 mod family;
 pub mod gate;
+#[cfg(test)]
+mod model;
 pub mod name;
 pub mod own;
 pub mod reconcile;

@@ -51,14 +51,12 @@ pub fn plane_principal(serve: &Nkey<User>) -> Result<Principal, EpError> {
     Ok(Principal::new(Owner::local(), actor))
 }
 
-/// The operation to run: the one that holds our gate, when a start of ours was cut off, else a fresh one.
+/// The operation that holds our gate, when a start of ours was cut off: it is run again.
 ///
 /// A gate of our own principal is ours: whoever froze it held our identity. If that start is not gone after all, the two
 /// share one freeze, and exactly one of them reopens it.
-fn operation(seen: Option<&GateAt>, principal: &Principal, entropy: &dyn Entropy) -> OpId {
-    seen.filter(|seen| seen.gate.principal() == principal)
-        .and_then(|seen| seen.gate.registering().cloned())
-        .unwrap_or_else(|| OpId::mint(entropy))
+pub(crate) fn operation_at(seen: Option<&GateAt>, principal: &Principal) -> Option<OpId> {
+    seen.filter(|seen| seen.gate.principal() == principal).and_then(|seen| seen.gate.registering().cloned())
 }
 
 /// Publishes the contract, provisions the gate if there is none, registers, and answers what may be served.
@@ -98,7 +96,7 @@ pub async fn register_own_endpoint(
         at: &at,
         spec: &spec,
         registrant: &owner,
-        op: &operation(seen.as_ref(), &own.principal, entropy),
+        op: &operation_at(seen.as_ref(), &own.principal).unwrap_or_else(|| OpId::mint(entropy)),
         names: &OwnName { name: own.name.clone(), owner: owner.clone() },
         evictor,
         eviction_sweep: EVICTION_SWEEP,

@@ -425,19 +425,20 @@ mod tests {
         EndpointGate::provisioned(&Principal::parse_key("local.a").unwrap())
     }
 
-    fn at(gate: EndpointGate) -> Option<GateAt> {
-        Some(GateAt { gate, revision: Revision(9) })
+    fn see(gate: EndpointGate, op: &OpId) -> Result<Entry, EpError> {
+        see_gate(Some(GateAt { gate, revision: Revision(9) }), op)
     }
 
     fn stored(state: &str, kind: &str) -> EndpointGate {
         let row = String::from_utf8(open().freeze(&op('o')).unwrap().to_bytes()).unwrap();
-        EndpointGate::parse(row.replace("frozen", state).replace("registration", kind).as_bytes()).unwrap()
+        let row = row.replace("frozen", state).replace("\"registration\"", &format!("\"{kind}\""));
+        EndpointGate::parse(row.as_bytes()).unwrap()
     }
 
     #[test]
     fn a_gate_admits_a_registration_when_open_or_frozen_by_that_very_operation() {
-        assert!(matches!(see_gate(at(open()), &op('o')), Ok(Entry::Freeze(_))));
-        let resumed = see_gate(at(stored("frozen", "registration")), &op('o')).unwrap();
+        assert!(matches!(see(open(), &op('o')), Ok(Entry::Freeze(_))));
+        let resumed = see(stored("frozen", "registration"), &op('o')).unwrap();
         assert!(matches!(resumed, Entry::Resume(Frozen { token: Revision(9), .. })));
         assert_eq!(see_gate(None, &op('o')).unwrap_err().code, EpCode::FailedPrecondition);
         for (state, kind, by, code, remedy) in [
@@ -445,7 +446,7 @@ mod tests {
             ("frozen", "takeover", 'o', EpCode::Conflict, Some("retry")),
             ("retired", "retirement", 'o', EpCode::FailedPrecondition, None),
         ] {
-            let refusal = see_gate(at(stored(state, kind)), &op(by)).unwrap_err();
+            let refusal = see(stored(state, kind), &op(by)).unwrap_err();
             assert_eq!(refusal.code, code, "{state} {kind}");
             assert_eq!(refusal.details[0]["gateState"], state);
             assert_eq!(refusal.details[0].get("remedy").and_then(Value::as_str), remedy);

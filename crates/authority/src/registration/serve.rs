@@ -263,13 +263,10 @@ pub async fn issue_sibling(
             Ok(now) => now,
             Err(why) => return Err(lose(stores, &row, why).await),
         };
-        match repin(observed, now.as_ref()) {
-            Some(revision) => pin = revision,
-            None => {
-                let moved = expired("the gate is no longer the one that was looked at");
-                return Err(lose(stores, &row, moved).await);
-            }
-        }
+        let Some(revision) = repin(observed, now.as_ref()) else {
+            return Err(lose(stores, &row, expired("the gate is no longer the one that was looked at")).await);
+        };
+        pin = revision;
     }
     Err(lose(stores, &row, EpError::unavailable("sibling issuance: the gate kept moving; retry")).await)
 }

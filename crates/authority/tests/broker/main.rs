@@ -16,6 +16,8 @@ mod issued;
 mod mint;
 mod owing;
 mod rail;
+mod registration;
+mod registration;
 mod retire;
 mod retirements;
 mod rig;

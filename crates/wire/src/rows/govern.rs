@@ -41,7 +41,7 @@ pub struct Provisional {
 }
 
 /// The governance head of an endpoint. Its recorded commands only grow.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct GovernHead {
     commands: Governed,
     provisional: Option<Provisional>,
