@@ -3,12 +3,19 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cotal_authority::Plane;
+use cotal_authority::{
+    Plane,
+    activation::ActivationFailure,
+    retirement::{Retirement, RetirementFailure},
+};
 use cotal_ledger::{AuthorizedGrant, Ledger, LedgerError};
 use cotal_trust::bearer::BearerGrant;
-use cotal_wire::{Actor, CredentialId, DerivedOwner, EpError, LifecycleUid};
+use cotal_wire::{Actor, CredentialId, DerivedOwner, EpError, LifecycleUid, Principal};
 
-use crate::bridge::{BridgeHooks, BridgeRefusal};
+use crate::{
+    bridge::{BridgeHooks, BridgeRefusal},
+    http::doors::LifecycleDoor,
+};
 
 /// Makes the root credential of an incarnation durable.
 #[async_trait]
@@ -31,6 +38,37 @@ impl ConnectCredentials for Plane {
         lifecycle_uid: &LifecycleUid,
     ) -> Result<CredentialId, EpError> {
         Self::mint_connect_credential(self, owner, actor, lifecycle_uid).await
+    }
+}
+
+#[async_trait]
+impl LifecycleDoor for Plane {
+    fn check_open(&self) -> Result<(), EpError> {
+        Self::check_open(self)
+    }
+
+    async fn retire_interactive(
+        &self,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<Retirement, RetirementFailure> {
+        Self::retire_interactive(self, principal, uid).await
+    }
+
+    async fn retire_managed(
+        &self,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<Retirement, RetirementFailure> {
+        Self::retire_managed(self, principal, uid).await
+    }
+
+    async fn activate_managed(
+        &self,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<(), ActivationFailure> {
+        Self::activate_managed(self, principal, uid).await
     }
 }
 

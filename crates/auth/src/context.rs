@@ -3,7 +3,10 @@
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use cotal_authority::{Plane, PlaneInputs};
+use cotal_authority::{
+    Plane, PlaneInputs,
+    plane::{CLAIM_PATIENCE, PlaneIdentity},
+};
 use cotal_broker::{Connection, Connector, Custody, Servers};
 use cotal_callout::{Callout, CalloutLimits, CalloutParts, ConnectLimits, Limiter};
 use cotal_ledger::Ledger;
@@ -15,6 +18,7 @@ use cotal_trust::{
 };
 use cotal_wire::{Clock, Entropy, EpError, InfraRole, Space};
 use cotal_workspace::{
+    instance_identity::InstanceIdentity,
     material::{MaterialError, UserAuthMaterial},
     secret_store::SecretStore,
 };
@@ -26,6 +30,7 @@ use crate::{
     handle::{AuthService, HandleParts},
     hosted::HostedContext,
     http::{
+        doors::Doors,
         exchange::Exchange,
         face::{Face, Service},
         listener::Listener,
@@ -72,6 +77,9 @@ pub enum StartError {
         /// Why.
         source: EpError,
     },
+    /// The identity of the plane's own endpoint is unusable.
+    #[error("{0}")]
+    Identity(String),
     /// The plane did not open.
     #[error("the authority plane did not open: {0}")]
     Plane(EpError),
@@ -108,6 +116,8 @@ pub(crate) struct ContextInputs {
     pub servers: Servers,
     pub store: Arc<dyn SecretStore>,
     pub state_dir: PathBuf,
+    /// Where the plane's own endpoint identity lies (contract 08 §3.1).
+    pub identity_root: PathBuf,
     /// The assignment of a hosted context.
     pub context: Option<HostedContext>,
     pub port: u16,
@@ -226,7 +236,9 @@ async fn open(
         connector: connector.clone(),
         clock: Arc::clone(&inputs.clock),
         entropy: Arc::clone(&inputs.entropy),
+        identity: plane_identity(&inputs)?,
         native_issuance_prune: inputs.native_issuance_prune,
+        claim_patience: CLAIM_PATIENCE,
     })
     .await
     .map_err(StartError::Plane)?;
@@ -269,9 +281,14 @@ async fn open(
     opened.callout = Some(Arc::clone(&callout));
 
     let credentials: Arc<dyn ConnectCredentials> = Arc::clone(&plane) as _;
+    let doors = Doors {
+        plane: Arc::clone(&plane) as _,
+        ledger: ledger.clone(),
+        data_account: material.data_account.account.clone(),
+    };
     let service = Arc::new(compose(&inputs, &material, ledger, credentials, limiter)?);
     let cap = Capability::mint(&*inputs.entropy);
-    let face = Arc::new(Face::loopback(Arc::clone(&service), cap.clone()));
+    let face = Arc::new(Face::loopback(Arc::clone(&service), cap.clone(), doors));
     let loopback = Listener::bind(inputs.port, face).await.map_err(|source| StartError::Listener {
         face: "loopback",
         port: inputs.port,
@@ -302,6 +319,13 @@ async fn open(
         stderr,
         listeners: loopback.into_iter().chain(public).collect(),
     }))
+}
+
+/// Who the plane's own endpoint is: kept, and made at the first start.
+fn plane_identity(inputs: &ContextInputs) -> Result<PlaneIdentity, StartError> {
+    let identity = InstanceIdentity::load_or_create(&inputs.identity_root, &*inputs.entropy)
+        .map_err(|error| StartError::Identity(error.0))?;
+    Ok(PlaneIdentity { serve: identity.serve.public().clone(), instance: identity.instance })
 }
 
 /// Step 4: the broker answers, and knows the callout user.

@@ -158,6 +158,7 @@ async fn serve(
     }
     let starting = async {
         context::start(ContextInputs {
+            identity_root: options.root.space_dir(&flags.space),
             space: flags.space,
             servers: flags.servers,
             store,

@@ -289,6 +289,7 @@ mod tests {
                 servers: Servers::parse(&self.space.server.url()).unwrap(),
                 store: Arc::new(FsSecretStore::open(&self.space.root).unwrap()),
                 state_dir: self.space.state_dir.clone(),
+                identity_root: self.space.root.space_dir(&self.space.space),
                 context: None,
                 port: 0,
                 public_face: None,
@@ -356,7 +357,9 @@ mod tests {
     async fn a_connection_that_is_lost_during_a_close_still_reads_unavailable() {
         let mut fixture = Fixture::new().await;
         let service = fixture.started().await;
+        // As far as a close that has closed the plane: its end is no failure any more, the callout connection's is.
         service.inner.state.lock().closing = true;
+        service.inner.parts.plane.close().await.unwrap();
         fixture.space.server.kill();
         // Nothing listens any more: only the pauses between attempts are left to wait for.
         tokio::time::pause();

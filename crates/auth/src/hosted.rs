@@ -151,6 +151,7 @@ pub async fn start_auth_service(inputs: AuthServiceInputs) -> Result<AuthService
         space: inputs.space,
         servers,
         store: inputs.store,
+        identity_root: state_dir.clone(),
         state_dir,
         context: Some(inputs.context),
         port: inputs.port,

@@ -12,7 +12,7 @@ mod stage;
 use cotal_auth::{AuthServiceArgs, End, Readiness, StartError, start_auth_service};
 use serde_json::json;
 
-use stage::{Daemon, Stage, error_of, root_credential, run_until_told};
+use stage::{AT_LAST, Daemon, Stage, error_of, root_credential, run_until_told};
 
 #[tokio::test]
 async fn a_person_exchanges_connects_within_the_grant_and_is_refused_after_a_revoke() {
@@ -100,18 +100,28 @@ async fn a_restarted_service_has_a_fresh_capability_and_the_same_root_credential
 }
 
 #[tokio::test]
-async fn a_killed_broker_that_comes_back_is_served_again() {
+async fn a_killed_broker_that_comes_back_is_served_by_a_new_start_that_knows_every_bearer() {
     let mut stage = Stage::start().await;
     stage.grant_human("alice", "cli", &[], &["general"]);
-    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
-    let (_, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
+    let service = start_auth_service(stage.inputs()).await.unwrap();
+    let url = format!("{}/exchange", service.url());
+    let (_, answer) = stage.post(&url, Some(service.cap().expose()), &stage.human("alice", "cli")).await;
     let bearer = answer["token"].as_str().unwrap().to_owned();
     stage.connected(&bearer).await;
+
     stage.restart_broker().await;
-    stage.connected_at_last(&bearer).await;
-    let (status, answer) = daemon.exchange_at_last(&stage.human("alice", "cli")).await;
-    assert_eq!(status, 200, "{answer}");
-    daemon.stop().await.unwrap();
+    // A scanner that lost its connection cannot prove any more that this process owns the plane (contract 03 §E).
+    let end = service.ended().await;
+    assert!(matches!(&end, End::Fenced(_)), "{end:?}");
+    stage.refused(Some(&bearer)).await;
+    // The broker is back, so that the claim can be given back.
+    let closed = async { while service.close().await.is_err() {} };
+    tokio::time::timeout(AT_LAST, closed).await.expect("the claim is given back");
+    assert!(service.closed().await.iter().all(|owned| owned.ended));
+
+    let service = start_auth_service(stage.inputs()).await.unwrap();
+    stage.connected(&bearer).await;
+    service.close().await.unwrap();
 }
 
 #[tokio::test]
@@ -229,10 +239,11 @@ async fn a_context_whose_broker_is_gone_for_good_says_so_and_closes_itself() {
     // Nothing listens any more: only the pauses between attempts are left to wait for.
     tokio::time::pause();
     let end = service.ended().await;
-    assert!(matches!(&end, End::BrokerClosed(Some(_))), "{end:?}");
+    assert!(matches!(&end, End::Fenced(text) if text.contains("scanner connection of space demo")), "{end:?}");
     assert!(matches!(service.readiness(), Readiness::Unavailable { .. }));
-    let inventory = service.closed().await;
-    assert!(inventory.iter().all(|owned| owned.ended), "{inventory:?}");
+    // The claim cannot be given back to a broker that is gone: the close is told so, and may be tried again.
+    let error = service.close().await.unwrap_err();
+    assert!(error.to_string().contains("the context did not close"), "{error}");
     let addr = service.url().strip_prefix("http://").unwrap();
     assert!(tokio::net::TcpStream::connect(addr).await.is_err(), "the listeners are closed");
 }
@@ -244,7 +255,7 @@ async fn a_daemon_whose_broker_is_gone_for_good_fails_and_leaves_no_discovery_fi
     stage.space.server.kill();
     tokio::time::pause();
     let error = daemon.ended().await.unwrap_err().to_string();
-    assert!(error.starts_with("auth-service: the broker connection closed ("), "{error}");
+    assert!(error.starts_with("auth-service: the authority plane was fenced: the "), "{error}");
     assert!(stage.discovery().is_none());
 }
 

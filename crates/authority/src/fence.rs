@@ -37,6 +37,11 @@ impl Fence {
         *self.closing.lock() = true;
     }
 
+    /// Whether closing began.
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.closing.lock()
+    }
+
     /// Refuses `unavailable` once tripped or closing. The reason is for the operator's log, not for a caller.
     pub(crate) fn check(&self) -> Result<(), EpError> {
         if *self.closing.lock() || self.reason.borrow().is_some() {

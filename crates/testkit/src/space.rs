@@ -3,11 +3,12 @@
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result};
+use cotal_broker::{Connector, Custody, Lifetime, provision};
 use cotal_trust::{
     bundle::{BrokerTrust, SpaceAccount},
     system::{SystemClock, SystemEntropy},
 };
-use cotal_wire::{Clock, Space};
+use cotal_wire::{Clock, InfraRole, Space, grants::infra};
 use cotal_workspace::{
     broker_config::{self, BrokerConfig, BrokerPolicy},
     material::{self, UserAuthMaterial},
@@ -41,7 +42,7 @@ pub struct TestSpace {
 }
 
 impl TestSpace {
-    /// A fresh space named `name`, pinned to `idp_url`. Streams are NOT provisioned (use `cotal_broker::provision`).
+    /// A fresh space named `name`, pinned to `idp_url`, with every stream and bucket provisioned.
     pub async fn start(name: &str, idp_url: &str) -> Self {
         Self::start_with_policy(name, idp_url, BrokerPolicy::default()).await
     }
@@ -97,6 +98,20 @@ impl TestSpace {
         config(1, dir.path().join("probe"))?;
         let server =
             NatsServer::start_with(|port, store| config(port, store.to_path_buf()).unwrap_or_default()).await;
+        let connector = Connector::new(
+            &server.url(),
+            space.clone(),
+            account.data_account(),
+            Custody::new(),
+            Arc::new(SystemClock),
+            Arc::new(SystemEntropy),
+        );
+        let token = space.token();
+        let label = InfraRole::PROVISIONER.label(&space);
+        let provisioner =
+            connector.open(label, &|inbox| infra::provisioner(&token, inbox), Lifetime::Renewing).await?;
+        provision::provision_space(&provisioner, &space).await?;
+        provisioner.close().await?;
         let material = Arc::new(material);
         Ok(Self { space, root, server, trust, account, material, state_dir, store, _dir: dir })
     }

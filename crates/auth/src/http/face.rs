@@ -11,7 +11,7 @@ use super::{
     doors::{Doors, interactive_retire, managed_activate, managed_retire},
     exchange::{self, Exchange},
     guard, health, jwks,
-    loopback::{BadCapability, Loopback},
+    loopback::{self, BadCapability, Loopback},
     mesh, peer,
     public::{self, Admitted, Public},
     reply::Reply,
@@ -46,14 +46,8 @@ pub(crate) struct Caller {
 }
 
 impl Face {
-    pub(crate) fn loopback(service: Arc<Service>, cap: Capability) -> Self {
-        Self { service, policy: Policy::Loopback(Loopback::new(cap)) }
-    }
-
-    /// A loopback face with the lifecycle doors.
-    #[cfg_attr(not(test), allow(dead_code, reason = "a context has doors once its plane can retire"))]
-    pub(crate) fn loopback_with_doors(service: Arc<Service>, cap: Capability, doors: Doors) -> Self {
-        Self { service, policy: Policy::Loopback(Loopback::new(cap).with_doors(doors)) }
+    pub(crate) fn loopback(service: Arc<Service>, cap: Capability, doors: Doors) -> Self {
+        Self { service, policy: Policy::Loopback(Loopback::new(cap, doors)) }
     }
 
     pub(crate) fn public(service: Arc<Service>, trusted_proxy: bool, bundle: Bytes) -> Self {
@@ -113,14 +107,11 @@ impl Face {
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        match (loopback.doors(), target) {
-            (Some(doors), interactive_retire::PATH) => {
-                interactive_retire::serve(doors, loopback, parts, body).await
-            }
-            (Some(doors), managed_retire::PATH) => managed_retire::serve(doors, loopback, parts, body).await,
-            (Some(doors), managed_activate::PATH) => {
-                managed_activate::serve(doors, loopback, parts, body).await
-            }
+        let doors = loopback.doors();
+        match target {
+            interactive_retire::PATH => interactive_retire::serve(doors, loopback, parts, body).await,
+            managed_retire::PATH => managed_retire::serve(doors, loopback, parts, body).await,
+            managed_activate::PATH => managed_activate::serve(doors, loopback, parts, body).await,
             _ => self.unknown_path(),
         }
     }
@@ -168,8 +159,8 @@ impl Face {
 
     fn unknown_path(&self) -> Reply {
         let paths = match &self.policy {
-            Policy::Loopback(loopback) => loopback.paths(),
-            Policy::Public(_) => &public::PATHS,
+            Policy::Loopback(_) => &loopback::PATHS[..],
+            Policy::Public(_) => &public::PATHS[..],
         };
         Reply::error(StatusCode::NOT_FOUND, &format!("unknown path - {}", paths.join(", ")))
     }

@@ -21,13 +21,11 @@ pub(crate) const PATHS: [&str; 6] = [
     managed_retire::PATH,
     managed_activate::PATH,
 ];
-/// How many of [`PATHS`] a face without lifecycle doors serves.
-const WITHOUT_DOORS: usize = 3;
 
 /// The policy and the two windows of a loopback face.
 pub(crate) struct Loopback {
     cap: Capability,
-    doors: Option<Doors>,
+    doors: Doors,
     bad_capabilities: Mutex<Window>,
     refusals: Mutex<Window>,
 }
@@ -42,24 +40,13 @@ pub(crate) enum BadCapability {
 }
 
 impl Loopback {
-    pub(crate) fn new(cap: Capability) -> Self {
-        Self { cap, doors: None, bad_capabilities: Mutex::default(), refusals: Mutex::default() }
+    pub(crate) fn new(cap: Capability, doors: Doors) -> Self {
+        Self { cap, doors, bad_capabilities: Mutex::default(), refusals: Mutex::default() }
     }
 
-    /// The same face with the lifecycle doors.
-    #[cfg_attr(not(test), allow(dead_code, reason = "a context has doors once its plane can retire"))]
-    pub(crate) fn with_doors(self, doors: Doors) -> Self {
-        Self { doors: Some(doors), ..self }
-    }
-
-    /// The lifecycle doors, when this face has them.
-    pub(crate) fn doors(&self) -> Option<&Doors> {
-        self.doors.as_ref()
-    }
-
-    /// The paths that this face serves.
-    pub(crate) fn paths(&self) -> &'static [&'static str] {
-        if self.doors.is_some() { &PATHS } else { &PATHS[..WITHOUT_DOORS] }
+    /// The lifecycle doors.
+    pub(crate) fn doors(&self) -> &Doors {
+        &self.doors
     }
 
     /// Whether the capability is right; a miss touches no window.

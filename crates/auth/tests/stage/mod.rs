@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 const NONCE: &str = "nonce-0123456789";
 const COORDINATE: &str = "test-store";
 /// Longer than any reconnect back-off under test.
-const AT_LAST: Duration = Duration::from_secs(60);
+pub(crate) const AT_LAST: Duration = Duration::from_secs(60);
 
 pub(crate) struct Stage {
     pub(crate) idp: DevIdp,
@@ -103,12 +103,6 @@ impl Stage {
     pub(crate) async fn refused(&self, bearer: Option<&str>) {
         let (_, outcome) = self.connect(bearer).await;
         assert!(matches!(outcome, ConnectOutcome::Refused(_)), "{outcome:?}");
-    }
-
-    /// Connects again and again, as a client does after its broker came back.
-    pub(crate) async fn connected_at_last(&self, bearer: &str) {
-        let connected = async { while self.connect(Some(bearer)).await.1 != ConnectOutcome::Connected {} };
-        tokio::time::timeout(AT_LAST, connected).await.expect("the service reconnects");
     }
 
     pub(crate) async fn restart_broker(&mut self) {
@@ -266,19 +260,6 @@ impl Daemon {
 
     pub(crate) async fn exchange(&self, body: &Value) -> (u16, Value) {
         self.post(&format!("{}/exchange", self.discovery.url), Some(&self.discovery.cap), body).await
-    }
-
-    /// Exchanges again and again, as a client does after its broker came back.
-    pub(crate) async fn exchange_at_last(&self, body: &Value) -> (u16, Value) {
-        let exchanged = async {
-            loop {
-                let answer = self.exchange(body).await;
-                if answer.0 == 200 {
-                    return answer;
-                }
-            }
-        };
-        tokio::time::timeout(AT_LAST, exchanged).await.expect("the plane reconnects")
     }
 
     pub(crate) async fn post(&self, url: &str, cap: Option<&str>, body: &Value) -> (u16, Value) {

@@ -9,17 +9,18 @@ use std::{
 };
 
 use bytes::Bytes;
-use cotal_authority::{AuthorityStores, failpoint::Failpoint};
+use cotal_authority::{AuthorityStores, failpoint::Failpoint, plane::PlaneIdentity};
 use cotal_broker::{Connection, Connector, Custody, Lifetime, kv::Bucket, kv::LeaderRead};
 use cotal_testkit::broker::NatsServer;
 use cotal_trust::{
     bundle::{BrokerTrust, DataAccount, SpaceAccount},
+    nkey::Seed,
     system::{SystemClock, SystemEntropy},
 };
 use cotal_wire::{
     Act, Actor, BearerClaims, Clock, ConnId, CredentialId, DerivedOwner, EpCode, EpError, InfraRole,
-    LifecycleUid, Names, OpId, Permissions, Principal, Revision, Rules, Space, UnixMillis, UnixSecs,
-    grants::infra,
+    InstanceId, LifecycleUid, Names, OpId, Permissions, Principal, Revision, Rules, Space, UnixMillis,
+    UnixSecs, User, grants::infra,
 };
 
 pub(crate) const OWNER: &str = "u_aaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -36,6 +37,8 @@ pub(crate) struct World {
     pub(crate) anything: Connection,
     pub(crate) auth: Bucket,
     pub(crate) records: Bucket,
+    /// Who a plane's own endpoint is.
+    pub(crate) identity: PlaneIdentity,
 }
 
 impl World {
@@ -82,7 +85,11 @@ impl World {
         let auth = Bucket::new(&anything, &names.auth_bucket());
         let records = Bucket::new(&anything, &names.records_bucket());
         let account = account.data_account();
-        Self { server, space, custody, connector, sys, account, anything, auth, records }
+        let identity = PlaneIdentity {
+            instance: InstanceId::mint(&SystemEntropy),
+            serve: Seed::<User>::generate(&SystemEntropy).public().clone(),
+        };
+        Self { server, space, custody, connector, sys, account, anything, auth, records, identity }
     }
 
     /// A connector of the same account and custody to another address of the broker.

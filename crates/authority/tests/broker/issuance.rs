@@ -32,7 +32,9 @@ async fn open(world: &World, prune: Duration) -> Result<Arc<Plane>, EpError> {
         connector: world.connector.clone(),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
+        identity: world.identity.clone(),
         native_issuance_prune: prune,
+        claim_patience: Duration::ZERO,
     })
     .await
 }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use cotal_authority::{Plane, PlaneInputs};
+use cotal_authority::{Plane, PlaneInputs, plane::PlaneIdentity};
 use cotal_broker::{Connection, Connector, Custody, Lifetime, kv::Bucket, provision::provision_space};
 use cotal_callout::{Callout, CalloutLimits, CalloutParts, ConnectLimits, Limiter};
 use cotal_ledger::{GrantInput, Ledger};
@@ -23,11 +23,12 @@ use cotal_trust::{
     bundle::{BrokerTrust, SpaceAccount},
     callout_account::CalloutAuth,
     issuer::IssuerKeySet,
+    nkey::Seed,
     system::{SystemClock, SystemEntropy},
 };
 use cotal_wire::{
-    Actor, Clock, CredentialId, DerivedOwner, LifecycleUid, Permissions, Rules, Space, UnixMillis, UnixSecs,
-    View,
+    Actor, Clock, CredentialId, DerivedOwner, InstanceId, LifecycleUid, Permissions, Rules, Space,
+    UnixMillis, UnixSecs, User, View,
 };
 use cotal_workspace::broker_config::{self, BrokerConfig, BrokerPolicy};
 use parking_lot::Mutex;
@@ -128,7 +129,12 @@ impl House {
             connector,
             clock: clock.clone(),
             entropy: entropy.clone(),
+            identity: PlaneIdentity {
+                instance: InstanceId::mint(&*entropy),
+                serve: Seed::<User>::generate(&*entropy).public().clone(),
+            },
             native_issuance_prune: Duration::from_secs(60),
+            claim_patience: Duration::ZERO,
         })
         .await
         .unwrap();

@@ -314,7 +314,7 @@ impl Rig {
             ledger: ledger.clone(),
             data_account: data_account.clone(),
         };
-        let face = Face::loopback_with_doors(Arc::clone(&service), cap.clone(), doors);
+        let face = Face::loopback(Arc::clone(&service), cap.clone(), doors);
         let loopback = Listener::bind(0, Arc::new(face)).await.unwrap();
         let bundle = Bytes::from_static(b"{\"space\":\"demo\"}");
         let public = Listener::bind(0, Arc::new(Face::public(service, trusted_proxy, bundle))).await.unwrap();
