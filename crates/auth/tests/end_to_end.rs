@@ -239,7 +239,10 @@ async fn a_context_whose_broker_is_gone_for_good_says_so_and_closes_itself() {
     // Nothing listens any more: only the pauses between attempts are left to wait for.
     tokio::time::pause();
     let end = service.ended().await;
-    assert!(matches!(&end, End::Fenced(text) if text.contains("scanner connection of space demo")), "{end:?}");
+    assert!(
+        matches!(&end, End::Fenced(text) if text.contains("scanner connection of space demo")),
+        "{end:?}"
+    );
     assert!(matches!(service.readiness(), Readiness::Unavailable { .. }));
     // The claim cannot be given back to a broker that is gone: the close is told so, and may be tried again.
     let error = service.close().await.unwrap_err();

@@ -1,19 +1,30 @@
 //! The fence of a plane: once tripped, or once closing began, nothing of the plane answers (contract 05 §8.9).
 
+use std::sync::{Arc, OnceLock};
+
 use cotal_wire::EpError;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+
+use crate::plane_claim::ClaimHold;
 
 /// Why a plane no longer answers. Shared by everything that the plane hands out.
 #[derive(Debug)]
 pub(crate) struct Fence {
     closing: Mutex<bool>,
     reason: watch::Sender<Option<String>>,
+    /// The claim that is fenced with it.
+    claim: OnceLock<Arc<ClaimHold>>,
 }
 
 impl Fence {
     pub(crate) fn new() -> Self {
-        Self { closing: Mutex::new(false), reason: watch::Sender::new(None) }
+        Self { closing: Mutex::new(false), reason: watch::Sender::new(None), claim: OnceLock::new() }
+    }
+
+    /// From here on a trip fences this claim too, so that no scan outlives it.
+    pub(crate) fn guard(&self, claim: Arc<ClaimHold>) {
+        let _ = self.claim.set(claim);
     }
 
     /// Trips the fence. The first reason stays; a trip while closing says nothing new and is not recorded.
@@ -27,6 +38,9 @@ impl Fence {
             let first = current.is_none();
             if first {
                 *current = Some(reason.to_owned());
+                if let Some(claim) = self.claim.get() {
+                    claim.fence(reason);
+                }
             }
             first
         })

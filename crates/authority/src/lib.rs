@@ -1,10 +1,8 @@
-//! Durable authority of a space: the two stores and their shape proof, lifecycle activation, the mint ceremony, the
-//! root credential, the supervised connect reader, native issuance rows, the plane claim with its sealed scanners, and
-//! the barriers that take a lifecycle over or end it.
-//! (contract 07; 02 §3; 03 §E, §G, §H; 04 §10; 05 §8)
+//! Durable authority of a space: its two stores, lifecycles and their credentials, the barriers that take them back,
+//! the claim by which one process owns all of it, and the plane that puts these together (contract 07; 05 §8; 03 §G-H).
 //!
 //! Each module decides purely and acts thinly: what was read goes into a function without I/O, which names the one
-//! conditional write that may follow.
+//! conditional write that may follow. [`Plane::open`] is where to begin.
 
 pub mod activation;
 pub mod barrier;

@@ -69,6 +69,7 @@ pub struct PlaneIdentity {
 
 /// An open plane.
 pub struct Plane {
+    connector: Connector,
     space: Space,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -176,7 +177,8 @@ impl Plane {
         principal: &Principal,
         uid: &LifecycleUid,
     ) -> Result<Retirement, RetirementFailure> {
-        self.retirements.retire_interactive(principal, uid).await
+        let ended = self.retirements.retire_interactive(principal, uid).await?;
+        self.settle(ended, principal, uid).await
     }
 
     /// Retires a managed lifecycle for good; asked for twice, it runs once (contract 05 §7.2, §12).
@@ -185,7 +187,21 @@ impl Plane {
         principal: &Principal,
         uid: &LifecycleUid,
     ) -> Result<Retirement, RetirementFailure> {
-        self.retirements.retire_managed(principal, uid).await
+        let ended = self.retirements.retire_managed(principal, uid).await?;
+        self.settle(ended, principal, uid).await
+    }
+
+    /// A run that was cut off right after its barrier has ended everything but what was issued.
+    async fn settle(
+        &self,
+        ended: Retirement,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<Retirement, RetirementFailure> {
+        if ended == Retirement::AlreadyRetired {
+            open::end_issuance(&self.connector, principal, uid).await;
+        }
+        Ok(ended)
     }
 
     /// Activates a managed lifecycle at this uid (contract 05 §7.3).

@@ -11,8 +11,7 @@ use std::{
 
 use cotal_broker::{Connection, Connector, Lifetime};
 use cotal_wire::{
-    EndpointName, Entropy, EpError, InfraRole,
-    endpoint_token::AUTH_ENDPOINT,
+    EndpointName, Entropy, EpError, InfraRole, LifecycleUid, Principal,
     grants::{endpoint_serve, infra},
     rows::SourceRef,
 };
@@ -111,6 +110,7 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
     let hold = claimant.acquire(clock.as_ref(), entropy.as_ref(), claim_patience).await?;
     // Set once: this is the only place that does.
     let _ = claimed.set(hold.clone());
+    fence.guard(hold.clone());
     let (ledger_connection, records_connection) = (ledger.connection().clone(), records.connection().clone());
     let ledger = Arc::new(ledger.activate(&hold)?);
     let records = Arc::new(records.activate(&hold)?);
@@ -177,6 +177,7 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
     // A scanner that ended while the plane opened has tripped the fence: what opens then is closed.
     fence.check()?;
     Ok(Arc::new(Plane {
+        connector,
         space,
         clock,
         entropy,
@@ -203,22 +204,27 @@ fn run_barrier(deps: BarrierDeps, connector: Connector) -> RunBarrier {
         let (deps, connector) = (deps.clone(), connector.clone());
         async move {
             let report = retire(&deps, &retiring.op, &retiring.principal, &retiring.uid).await?;
-            // Its source is dead with the row and the head, so that nothing issued from it resolves any more. What is
-            // left is to say so in the issued rows themselves, and that may fail without keeping the alias.
-            let source =
-                SourceRef::actor_ledger(&connector.space().token(), &retiring.principal, &retiring.uid);
-            if let Err(refusal) = retire_lifecycle_issuance(&connector, &source).await {
-                tracing::warn!(
-                    principal = %retiring.principal,
-                    uid = %retiring.uid,
-                    %refusal,
-                    "auth-plane: the lifecycle is retired; marking what was issued to it failed"
-                );
-            }
+            end_issuance(&connector, &retiring.principal, &retiring.uid).await;
             Ok(report)
         }
         .boxed()
     })
+}
+
+/// Marks what was issued to a retired lifecycle as revoked.
+///
+/// Its source is dead with the row and the head, so that nothing issued from it resolves any more: what is left is to
+/// say so in the issued rows themselves, and that may fail without keeping the alias. Asked again, it ends what is left.
+pub(super) async fn end_issuance(connector: &Connector, principal: &Principal, uid: &LifecycleUid) {
+    let source = SourceRef::actor_ledger(&connector.space().token(), principal, uid);
+    if let Err(refusal) = retire_lifecycle_issuance(connector, &source).await {
+        tracing::warn!(
+            %principal,
+            %uid,
+            %refusal,
+            "auth-plane: the lifecycle is retired; marking what was issued to it failed"
+        );
+    }
 }
 
 /// Registers the plane's own endpoint over a connection that ends right after (contract 05 §8.2 step 3, §8.3).
@@ -228,8 +234,7 @@ async fn register(
     entropy: &dyn Entropy,
     evictor: &dyn Evictor,
 ) -> Result<OwnRegistration, EpError> {
-    let name = EndpointName::parse(AUTH_ENDPOINT)
-        .map_err(|error| EpError::internal(format!("the auth endpoint's name: {error}")))?;
+    let name = EndpointName::auth();
     let contract = AuthContract::new()?;
     let own = OwnEndpoint {
         principal: plane_principal(&identity.serve)?,
