@@ -17,7 +17,6 @@ mod mint;
 mod owing;
 mod rail;
 mod registration;
-mod registration;
 mod retire;
 mod retirements;
 mod rig;
