@@ -7,7 +7,6 @@
 
 use std::{
     collections::HashMap,
-    process::{Child, Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -24,6 +23,7 @@ use cotal_broker::{
 };
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
 use cotal_testkit::{
+    daemons::Seat,
     raw::{ConnectOutcome, RawClient},
     space::TestSpace,
 };
@@ -38,6 +38,7 @@ use cotal_wire::{
 };
 use cotal_workspace::material::Discovery;
 
+const COTAL: &str = env!("CARGO_BIN_EXE_cotal");
 /// How often the service is killed.
 const KILLS: usize = 200;
 /// Actors under load: enough that no connect limit is met.
@@ -62,9 +63,11 @@ struct Member {
 async fn two_hundred_kills_under_load_lose_no_issuance_row_and_tear_none() -> Result<()> {
     let space = TestSpace::start("kills", "http://127.0.0.1:9/api/auth").await;
     let members = grant(&space)?;
-    let log = space.root.path().join("auth-service.log");
+    // It proves each killed service's connections gone, without which the next one may not take the claim.
+    let delivery = space.start_delivery(COTAL).await?;
+    let (seat, server) = (Seat::of(&space, COTAL), space.server.url());
     let begun = SystemClock.now_secs();
-    let bearers = Arc::new(bearers(&space, &members, &log).await?);
+    let bearers = Arc::new(bearers(&space, &members, &seat).await?);
     let stopping = Arc::new(AtomicBool::new(false));
     let load: Vec<_> = (0..WORKERS)
         .map(|worker| {
@@ -95,8 +98,7 @@ async fn two_hundred_kills_under_load_lose_no_issuance_row_and_tear_none() -> Re
 
     let (mut kills, started) = (0, Instant::now());
     while kills < KILLS && started.elapsed() < KILLS_WITHIN {
-        let mut service = start(&space, &log)?;
-        ready(&mut service, &space).await?;
+        let (mut service, _) = seat.ready_auth_service(&server).await?;
         // From right after readiness to deep in the load, never twice at the same moment.
         let (served, wanted, since) = (connects(&members), kills % 7, Instant::now());
         while connects(&members) < served + wanted && since.elapsed() < Duration::from_millis(600) {
@@ -104,14 +106,13 @@ async fn two_hundred_kills_under_load_lose_no_issuance_row_and_tear_none() -> Re
         }
         tokio::time::sleep(Duration::from_millis((kills as u64 * 37) % 60)).await;
         service.kill()?;
-        service.wait()?;
         kills += 1;
     }
-    let mut last = start(&space, &log)?;
-    ready(&mut last, &space).await?;
+    let took = started.elapsed();
+    let (mut last, _) = seat.ready_auth_service(&server).await?;
     let served = connects(&members);
     while connects(&members) == served {
-        ensure!(last.try_wait()?.is_none(), "the last auth service ended by itself");
+        ensure!(last.ended()?.is_none(), "the last auth service ended by itself: {}", last.said());
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     stopping.store(true, Ordering::Relaxed);
@@ -119,8 +120,9 @@ async fn two_hundred_kills_under_load_lose_no_issuance_row_and_tear_none() -> Re
         worker.await??;
     }
     last.kill()?;
-    last.wait()?;
-    account(&space, &members, &std::fs::read_to_string(&log)?, kills, begun).await?;
+    account(&space, &members, &std::fs::read_to_string(seat.log("auth-service"))?, kills, begun).await?;
+    eprintln!("{kills} kills in {} s", took.as_secs());
+    drop(delivery);
     if kills < KILLS {
         bail!(
             "nothing was lost, but only {kills} of {KILLS} kills fit into {} s: this machine is too slow or too busy \
@@ -160,9 +162,8 @@ fn grant(space: &TestSpace) -> Result<Arc<Vec<Member>>> {
 
 /// Exchanges once for every member, so that each incarnation has its credential, and signs a bearer of the longest
 /// life for it. The service that served the exchanges is the first to be killed.
-async fn bearers(space: &TestSpace, members: &[Member], log: &std::path::Path) -> Result<Vec<String>> {
-    let mut service = start(space, log)?;
-    ready(&mut service, space).await?;
+async fn bearers(space: &TestSpace, members: &[Member], seat: &Seat) -> Result<Vec<String>> {
+    let (mut service, _) = seat.ready_auth_service(&space.server.url()).await?;
     let http = http_client(Duration::from_secs(10))?;
     let mut bearers = Vec::with_capacity(members.len());
     for member in members {
@@ -189,39 +190,11 @@ async fn bearers(space: &TestSpace, members: &[Member], log: &std::path::Path) -
         bearers.push(minted.token.to_string());
     }
     service.kill()?;
-    service.wait()?;
     Ok(bearers)
 }
 
 fn connects(members: &[Member]) -> usize {
     members.iter().map(|m| m.connected.load(Ordering::Relaxed)).sum()
-}
-
-fn start(space: &TestSpace, log: &std::path::Path) -> Result<Child> {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
-    Command::new(env!("CARGO_BIN_EXE_cotal"))
-        .args(["auth-service", "--space", space.space.as_str(), "--server", &space.server.url()])
-        .current_dir(space.root.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .context("cotal auth-service")
-}
-
-/// Waits for the readiness file of exactly this process.
-async fn ready(service: &mut Child, space: &TestSpace) -> Result<()> {
-    let started = Instant::now();
-    loop {
-        if Discovery::load(&space.state_dir)?.is_some_and(|d| d.pid == service.id()) {
-            return Ok(());
-        }
-        if let Some(status) = service.try_wait()? {
-            bail!("the auth service ended by itself: {status}");
-        }
-        ensure!(started.elapsed() < Duration::from_secs(30), "the auth service did not become ready");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 async fn exchange(http: &reqwest::Client, state_dir: &std::path::Path, member: &Member) -> Option<String> {

@@ -48,15 +48,30 @@ impl TestSpace {
     }
 
     /// As [`Self::start`], with bounds of the broker's own.
-    #[allow(clippy::panic, reason = "a test without its space cannot go on")]
     pub async fn start_with_policy(name: &str, idp_url: &str, policy: BrokerPolicy) -> Self {
-        match Self::try_start(name, idp_url, policy).await {
+        Self::start_bounded(name, idp_url, policy, None).await
+    }
+
+    /// As [`Self::start_with_policy`], on a broker that stores at most this many bytes.
+    #[allow(clippy::panic, reason = "a test without its space cannot go on")]
+    pub async fn start_bounded(
+        name: &str,
+        idp_url: &str,
+        policy: BrokerPolicy,
+        max_file_store: Option<u64>,
+    ) -> Self {
+        match Self::try_start(name, idp_url, policy, max_file_store).await {
             Ok(space) => space,
             Err(error) => panic!("the test space {name} did not start: {error:#}"),
         }
     }
 
-    async fn try_start(name: &str, idp_url: &str, policy: BrokerPolicy) -> Result<Self> {
+    async fn try_start(
+        name: &str,
+        idp_url: &str,
+        policy: BrokerPolicy,
+        max_file_store: Option<u64>,
+    ) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("cotal-space-").tempdir()?;
         let (space, root) = (Space::parse(name)?, Root::at(dir.path()));
         let now = SystemClock.now_secs();
@@ -85,7 +100,7 @@ impl TestSpace {
                 host: "127.0.0.1",
                 port,
                 store_dir,
-                max_file_store: None,
+                max_file_store,
                 tls: None,
                 websocket: None,
                 policy,
