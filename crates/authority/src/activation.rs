@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::{
     gate::{self, GateAt, Reserved},
-    head::{HeadAt, USED_UP, read_head},
+    head::{GRANT_AGAIN, HeadAt, read_head},
     store::{ambiguous, must_land, unsent},
     stores::AuthorityStores,
 };
@@ -117,7 +117,7 @@ fn see_gate(gate: Option<GateAt>) -> Result<GateSeen, EpError> {
 fn alias_is_active() -> EpError {
     EpError::new(
         EpCode::AlreadyExists,
-        format!("activation: the alias is active as another incarnation; {USED_UP}"),
+        format!("activation: the alias is active as another incarnation; {GRANT_AGAIN}"),
     )
 }
 
@@ -510,7 +510,7 @@ mod tests {
         assert_eq!(see_head(Some(&head("retired")), &uid('a')), Ok(HeadSeen::Retired(Revision(3))));
         let other = see_head(Some(&head("active")), &uid('b')).unwrap_err();
         assert_eq!(other.code, EpCode::AlreadyExists);
-        assert!(other.message.ends_with(USED_UP), "{other}");
+        assert!(other.message.ends_with(GRANT_AGAIN), "{other}");
         for candidate in ['a', 'b'] {
             let refusal = see_head(Some(&head("retiring")), &uid(candidate)).unwrap_err();
             assert_eq!(refusal.code, EpCode::FailedPrecondition);

@@ -11,12 +11,9 @@ use crate::{
     stores::AuthorityStores,
 };
 
-/// What follows from an incarnation that can no longer be entered, and the only way on.
-///
-/// A re-grant keeps the uid, and a new uid meets the old incarnation, which is still the active one: until a
-/// retirement ends it the name is used up, and no command here retires.
-pub(crate) const USED_UP: &str =
-    "this actor name cannot be revived until its lifecycle is retired; grant an actor of another name";
+/// The way on from an incarnation that can no longer be entered: a re-grant retires it first, and the name is free again.
+pub(crate) const GRANT_AGAIN: &str =
+    "granting the actor again with `cotal actor grant` retires that incarnation and begins a new one";
 
 /// A head as a leader read found it. Its revision is the `mappingRevision`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use cotal_wire::{
 use crate::{
     activation::activate_at_uid,
     credential::{StagedCredential, read_row, revoke},
-    head::{USED_UP, read_head, stamp_root},
+    head::{GRANT_AGAIN, read_head, stamp_root},
     stores::AuthorityStores,
 };
 
@@ -75,13 +75,13 @@ fn check_root_row(
         return Err(EpError::internal("root credential: the head names a credential that has no row"));
     };
     if row.state() != CredentialState::Active {
-        return Err(EpError::permission_denied(format!("root credential: it was revoked; {USED_UP}")));
+        return Err(EpError::permission_denied(format!("root credential: it was revoked; {GRANT_AGAIN}")));
     }
     if row.holder() != principal || row.lifecycle_uid() != Some(uid) {
         return Err(EpError::internal("root credential: the row under the head's id is another holder's"));
     }
     if row.expires_at() <= now {
-        return Err(EpError::permission_denied(format!("root credential: it has expired; {USED_UP}")));
+        return Err(EpError::permission_denied(format!("root credential: it has expired; {GRANT_AGAIN}")));
     }
     Ok(())
 }
@@ -174,7 +174,7 @@ mod tests {
         ] {
             let refusal = check_root_row(row, &principal(who), &uid(at), end).unwrap_err();
             assert_eq!(refusal.code, code);
-            assert_eq!(refusal.message.ends_with(USED_UP), code == EpCode::PermissionDenied, "{refusal}");
+            assert_eq!(refusal.message.ends_with(GRANT_AGAIN), code == EpCode::PermissionDenied, "{refusal}");
         }
         assert_eq!(check_root_row(Some(&active), &principal("alice"), &uid('a'), UnixMillis(999)), Ok(()));
     }

@@ -1,10 +1,8 @@
 //! `cotal actor`: the ledger of a space, from the machine that provisioned it (contract 04 §13.1).
 
-use std::fmt::Write as _;
-
 use clap::Subcommand;
 use cotal_ledger::{ActorRow, GrantInput, Ledger, RowKind, TaggedRow};
-use cotal_wire::{Actor, DerivedOwner, LifecycleUid, Space};
+use cotal_wire::{Actor, DerivedOwner, LifecycleUid, Principal, Space};
 use cotal_workspace::{
     material::{load_idp_pin, load_owner_secret},
     secret_store::FsSecretStore,
@@ -14,6 +12,8 @@ use serde_json::{Value, json};
 use crate::{
     cli::Output,
     context::{Context, DEFAULT_SPACE, space_flag},
+    incarnation::{self, Ended, HeadSeen, Predecessor},
+    lifecycle_door::Retired,
     outcome::CliError,
     terminal::printable,
 };
@@ -22,14 +22,6 @@ use crate::{
 const FULL_SCOPE: &str = "spawn,role:default";
 /// Every channel.
 const FULL_CHANNELS: &str = ">";
-/// What a re-grant says until a lifecycle can be retired from here.
-const REGRANT_NOTE: &str = "The incarnation stays the same, because retiring it is not available yet: connections that \
-    are live keep what they were given until their bearers expire, 15 minutes at most.";
-/// What a revocation says until a lifecycle can be retired from here.
-const REVOKE_NOTE: &str = "The incarnation is not retired, because that is not available yet: connections that are live \
-    stay until their bearers expire, 15 minutes at most, and a new grant of this actor cannot connect before that \
-    incarnation is retired.";
-
 /// `cotal actor`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  cotal actor grant cli --sub <subject> --full\n  cotal actor list")]
@@ -42,9 +34,9 @@ pub struct ActorArgs {
 /// The verbs of `cotal actor`.
 #[derive(Debug, Subcommand)]
 pub enum ActorVerb {
-    /// Write the whole row of an actor.
+    /// Write the whole row of an actor; one that is granted already is retired first and begins anew.
     Grant(GrantArgs),
-    /// Take an actor's row away.
+    /// Retire an actor, take its row away and end its live connections.
     Revoke(RevokeArgs),
     /// List every row.
     List(ListArgs),
@@ -167,21 +159,42 @@ async fn grant(args: GrantArgs, ctx: &Context) -> Result<(), CliError> {
         role: args.role,
         label: args.label,
         parent: args.parent,
-        // A rotated uid could not be activated while its predecessor lives, and nothing here can retire that yet.
-        lifecycle_uid: before.as_ref().and_then(incarnation),
+        // A re-grant begins a new incarnation: the one before is retired first.
+        lifecycle_uid: None,
     };
+    // What would be refused must not retire anything.
+    ledger.check_interactive(&input)?;
+    let principal = Principal::new(&input.owner, input.actor.clone());
+    let head = incarnation::look(ctx, &space, &principal).await?;
+    let own = before.as_ref().and_then(uid_of);
+    let predecessors = incarnation::predecessors(own.as_ref(), &head);
+    let unchanged = if before.is_some() { "its row is unchanged" } else { "nothing was granted" };
+    let ended = retire_all(ctx, &space, &principal, &predecessors, unchanged).await?;
+    let entered = ended.iter().any(|ended| ended.how != Retired::NotStarted);
+    // Before the new incarnation can connect: what is ended here is the old one's.
+    let eviction = if entered { incarnation::evict(ctx, &space, &principal).await? } else { None };
     let row = ledger.grant_interactive(&input, ctx.clock.as_ref(), ctx.entropy.as_ref())?;
-    let note = before.map(|_| REGRANT_NOTE);
+
     let mut document = json!({ "space": space, "granted": row_document(RowKind::Interactive, &row) });
-    if let Some(note) = note {
-        document["note"] = note.into();
+    let mut notes: Vec<_> = ended.iter().map(incarnation::retired_sentence).collect();
+    if !ended.is_empty() {
+        document["retired"] = incarnation::retired_document(&ended);
+    }
+    if entered {
+        document["eviction"] = incarnation::eviction_document(eviction.as_ref());
+        notes.push(incarnation::eviction_sentence(eviction.as_ref()));
+    }
+    if let (true, HeadSeen::Unseen(Some(why))) = (ended.is_empty(), &head) {
+        let note = format!(
+            "Whether an earlier incarnation of this name is still active could not be seen ({why}). If the exchange \
+             says that one is, run this command again once the broker is up."
+        );
+        document["note"] = note.as_str().into();
+        notes.push(note);
     }
     ctx.report(&document, || {
-        let mut text = format!("Granted in {}: {}", space, row_line(RowKind::Interactive, &row));
-        if let Some(note) = note {
-            let _ = write!(text, "\n{note}");
-        }
-        text
+        let granted = format!("Granted in {space}: {}", row_line(RowKind::Interactive, &row));
+        std::iter::once(granted).chain(notes).collect::<Vec<_>>().join("\n")
     })
 }
 
@@ -190,22 +203,70 @@ async fn revoke(args: RevokeArgs, ctx: &Context) -> Result<(), CliError> {
     let space = space_flag(&args.space)?;
     let owner = owner(&args.owner, &space, ctx).await?;
     let ledger = ledger(&space, ctx)?;
-    let key = format!("{owner}.{actor}");
-    // A row that cannot be read can still be taken away.
-    let absent = matches!(ledger.read_interactive(&owner, &actor), Ok(None));
-    if absent && ledger.read_managed(&owner, &actor)?.is_some() {
+    let principal = Principal::new(&owner, actor.clone());
+    let row = ledger.read_interactive(&owner, &actor);
+    let managed = ledger.read_managed(&owner, &actor)?;
+    if matches!(row, Ok(None)) && managed.is_some() {
         return Err(CliError::failed(format!(
-            "{key} is a managed agent: stop it where it runs; only a person's grant is revoked here"
+            "{principal} is a managed agent: stop it where it runs; only a person's grant is revoked here"
         )));
     }
-    if absent || !ledger.revoke_interactive(&owner, &actor)? {
-        let document = json!({ "space": space, "principal": key, "revoked": false });
-        return ctx.report(&document, || format!("{key} is not granted in {space}: nothing to revoke"));
+    let head = incarnation::look(ctx, &space, &principal).await?;
+    let (revoked, predecessors) = match &row {
+        Ok(row) => {
+            let own = row.as_ref().and_then(uid_of);
+            (row.is_some(), incarnation::predecessors(own.as_ref(), &head))
+        }
+        // A row that cannot be read lets nobody in, names no incarnation and can still be taken away.
+        Err(_) => {
+            let removed = ledger.revoke_interactive(&owner, &actor)?;
+            let orphans = if managed.is_some() { Vec::new() } else { incarnation::predecessors(None, &head) };
+            (removed, orphans)
+        }
+    };
+    let unchanged = match &row {
+        Ok(Some(_)) => "its row is unchanged",
+        Ok(None) => "it has no row",
+        Err(_) => "its unreadable row is gone",
+    };
+    let ended = retire_all(ctx, &space, &principal, &predecessors, unchanged).await?;
+    if matches!(row, Ok(Some(_))) {
+        ledger.revoke_interactive(&owner, &actor)?;
     }
-    let document = json!({ "space": space, "principal": key, "revoked": true, "note": REVOKE_NOTE });
+    if !revoked && ended.is_empty() {
+        let document = json!({ "space": space, "principal": principal.key(), "revoked": false });
+        return ctx.report(&document, || format!("{principal} is not granted in {space}: nothing to revoke"));
+    }
+    let eviction = incarnation::evict(ctx, &space, &principal).await?;
+    let document = json!({
+        "space": space,
+        "principal": principal.key(),
+        "revoked": revoked,
+        "retired": incarnation::retired_document(&ended),
+        "eviction": incarnation::eviction_document(eviction.as_ref()),
+    });
     ctx.report(&document, || {
-        format!("Revoked in {space}: {key}\nIt can no longer exchange or connect. {REVOKE_NOTE}")
+        let mut lines = vec![if revoked {
+            format!("Revoked in {space}: {principal}\nIt can no longer exchange or connect.")
+        } else {
+            format!("{principal} had no row in {space}, but an incarnation that was still active.")
+        }];
+        lines.extend(ended.iter().map(incarnation::retired_sentence));
+        lines.push(incarnation::eviction_sentence(eviction.as_ref()));
+        lines.join("\n")
     })
+}
+
+async fn retire_all(
+    ctx: &Context,
+    space: &Space,
+    principal: &Principal,
+    predecessors: &[Predecessor],
+    unchanged: &str,
+) -> Result<Vec<Ended>, CliError> {
+    let state_dir = ctx.root.user_auth_state_dir(space)?;
+    let log = ctx.root.daemon_files("auth-service", Some(space)).log;
+    incarnation::retire(&state_dir, &log, principal, predecessors, unchanged).await
 }
 
 fn list(args: &ListArgs, ctx: &Context) -> Result<(), CliError> {
@@ -286,7 +347,7 @@ fn ledger(space: &Space, ctx: &Context) -> Result<Ledger, CliError> {
     Ok(Ledger::at(ctx.root.user_auth_state_dir(space)?))
 }
 
-fn incarnation(row: &ActorRow) -> Option<LifecycleUid> {
+fn uid_of(row: &ActorRow) -> Option<LifecycleUid> {
     LifecycleUid::parse(row.lifecycle_uid.as_deref()?).ok()
 }
 

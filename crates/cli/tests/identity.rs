@@ -20,7 +20,7 @@ use cotal::{
     outcome::CliError,
 };
 use cotal_dev_idp::{DevIdp, DevIdpOptions};
-use cotal_ledger::{GrantInput, Ledger, hash_agent_secret};
+use cotal_ledger::{ActorRow, GrantInput, Ledger, hash_agent_secret};
 use cotal_trust::{
     idp::IdpPin,
     owner::OwnerSecret,
@@ -139,6 +139,13 @@ impl Machine {
     fn ledger(&self, space: &str) -> Ledger {
         Ledger::at(self.state_dir(space))
     }
+
+    /// From now on this very process is the auth service of `main`, at this address.
+    fn serve_at(&self, url: &str) {
+        let cap = Zeroizing::new("c0ffee".to_owned());
+        let discovery = Discovery { url: url.to_owned(), pid: std::process::id(), cap, public_url: None };
+        discovery.write(&self.state_dir("main")).unwrap();
+    }
 }
 
 async fn idp(auto_approve: bool) -> DevIdp {
@@ -220,7 +227,10 @@ async fn a_grant_derives_the_owner_of_a_subject_and_writes_the_whole_row() {
     machine.run(&["actor", "grant", "cli", "--sub", "zoe", "--full", "--label", "Zoe\u{1b}"]).await.unwrap();
     let row = machine.ledger("main").read_interactive(&zoe, &actor_name("cli")).unwrap().unwrap();
     assert_eq!(row.scope, ["spawn", "role:default"]);
-    assert_eq!((row.allow_subscribe, row.allow_publish), (vec![">".to_owned()], vec![">".to_owned()]));
+    assert_eq!(
+        (&row.allow_subscribe[..], &row.allow_publish[..]),
+        (&[">".to_owned()][..], &[">".to_owned()][..])
+    );
     assert_eq!(
         machine.stdout(),
         format!(
@@ -229,30 +239,81 @@ async fn a_grant_derives_the_owner_of_a_subject_and_writes_the_whole_row() {
         )
     );
 
-    machine
-        .run(&[
-            "actor",
-            "grant",
-            "cli",
-            "--owner",
-            zoe.as_str(),
-            "--scope",
-            "",
-            "--allow-subscribe",
-            " a , ,b.> ",
-            "--allow-publish",
-            "",
-            "--json",
-        ])
-        .await
-        .unwrap();
+    let door = Exchange::answering(200, retired(&row)).await;
+    machine.serve_at(&door.url);
+    let line = ["actor", "grant", "cli", "--owner", zoe.as_str()];
+    let lists = ["--scope", "", "--allow-subscribe", " a , ,b.> ", "--allow-publish", "", "--json"];
+    machine.run(&[&line[..], &lists].concat()).await.unwrap();
     let document: Value = serde_json::from_str(&machine.stdout()).unwrap();
     assert_eq!(document["granted"]["allowSubscribe"], json!(["a", "b.>"]));
     assert_eq!(document["granted"]["scope"], json!([]));
-    // It cannot be retired from here yet: the incarnation stays, and the command says so.
-    assert_eq!(document["granted"]["lifecycleUid"].as_str(), row.lifecycle_uid.as_deref());
-    assert!(document["note"].as_str().unwrap().contains("until their bearers expire"));
     assert_eq!(document["granted"].get("label"), None);
+    // The incarnation before it is retired first, by the door of the service that runs here.
+    let asked = door.asked.lock().clone();
+    let body = json!({ "owner": zoe, "actor": "cli", "lifecycleUid": row.lifecycle_uid });
+    let path = "/interactive-lifecycle/retire".to_owned();
+    assert_eq!(asked, [(path, Some("Bearer c0ffee".to_owned()), body)]);
+    assert_ne!(document["granted"]["lifecycleUid"].as_str(), row.lifecycle_uid.as_deref());
+    let ended = json!([{ "lifecycleUid": row.lifecycle_uid, "outcome": "retired" }]);
+    assert_eq!((&document["retired"], &document["eviction"]), (&ended, &Value::Null));
+}
+
+/// What the door answers once the incarnation of a row is retired.
+fn retired(row: &ActorRow) -> Value {
+    json!({ "retired": true, "lifecycleUid": row.lifecycle_uid })
+}
+
+#[tokio::test]
+async fn a_row_stands_unchanged_until_its_incarnation_is_known_to_be_retired() {
+    let machine = Machine::new();
+    machine.provision("main").await;
+    machine.run(&["actor", "grant", "cli", "--owner", OWNER, "--full"]).await.unwrap();
+    let path = machine.state_dir("main").join(format!("actors/{OWNER}.cli.json"));
+    let before = std::fs::read(&path).unwrap();
+    let lines: [&[&str]; 2] = [
+        &["actor", "grant", "cli", "--owner", OWNER, "--full", "--scope", "admin"],
+        &["actor", "revoke", "cli", "--owner", OWNER],
+    ];
+    for line in lines {
+        let refused = machine.run(line).await.unwrap_err();
+        let told = refused.to_string();
+        assert_eq!(refused.to_json()["error"]["outcome"], "not-executed", "{told}");
+        assert!(told.contains("cotal up --user-auth") && told.contains("its row is unchanged"), "{told}");
+        for (status, body, outcome, part) in [
+            (409, json!({ "error": "busy", "outcome": "not-executed" }), "not-executed", "busy"),
+            (503, json!({ "error": "the barrier stays frozen" }), "unknown", "run this command again"),
+            (200, json!({ "retired": true, "lifecycleUid": UID }), "unknown", "something else"),
+            (500, json!(1), "unknown", "auth-service.6d61696e.log"),
+        ] {
+            let door = Exchange::answering(status, body).await;
+            machine.serve_at(&door.url);
+            let refused = machine.run(line).await.unwrap_err();
+            let told = refused.to_string();
+            assert_eq!((refused.exit_code(), &refused.to_json()["error"]["outcome"]), (1, &json!(outcome)));
+            assert!(told.contains(part) && told.contains("its row is unchanged"), "{told}");
+            assert_eq!(std::fs::read(&path).unwrap(), before, "{line:?} {status}");
+        }
+        // Nothing listens there: nothing was sent.
+        machine.serve_at("http://127.0.0.1:1");
+        let refused = machine.run(line).await.unwrap_err();
+        assert_eq!(refused.to_json()["error"]["outcome"], "not-executed");
+        Discovery::remove(&machine.state_dir("main")).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), before, "{line:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_grant_that_would_be_refused_retires_nothing() {
+    let machine = Machine::new();
+    machine.provision("main").await;
+    machine.run(&["actor", "grant", "cli", "--owner", OWNER, "--full"]).await.unwrap();
+    let door = Exchange::answering(200, json!({})).await;
+    machine.serve_at(&door.url);
+    let line = ["actor", "grant", "cli", "--owner", OWNER, "--full"];
+    for more in [["--role", "a b"], ["--allow-publish", "a..b"], ["--scope", "x y"], ["--parent", "p"]] {
+        assert!(machine.run(&[&line[..], &more].concat()).await.is_err(), "{more:?}");
+    }
+    assert!(door.asked.lock().is_empty());
 }
 
 #[tokio::test]
@@ -304,9 +365,13 @@ async fn a_revocation_takes_a_persons_row_and_no_other() {
     let machine = Machine::new();
     machine.provision("main").await;
     machine.run(&["actor", "grant", "cli", "--owner", OWNER, "--full"]).await.unwrap();
+    let row = machine.ledger("main").read_interactive(&owner(OWNER), &actor_name("cli")).unwrap().unwrap();
+    let door = Exchange::answering(200, retired(&row)).await;
+    machine.serve_at(&door.url);
     machine.run(&["actor", "revoke", "cli", "--owner", OWNER]).await.unwrap();
     assert!(machine.stdout().contains("can no longer exchange or connect"));
-    assert!(machine.stdout().contains("until their bearers expire"));
+    assert!(machine.stdout().contains(&format!("Incarnation {} is retired", row.lifecycle_uid.unwrap())));
+    assert!(machine.stdout().contains("Live connections were not looked at"));
     machine.run(&["actor", "revoke", "cli", "--owner", OWNER]).await.unwrap();
     assert!(machine.stdout().contains("nothing to revoke"));
 

@@ -50,7 +50,7 @@ async fn main() -> Result<()> {
             args.cotal.display(),
             home.with_file_name("").display()
         );
-        println!("The tour revoked ada's actor; grant one of another name to go on.");
+        println!("The tour revoked ada's actor; grant it again to go on.");
     } else {
         step("Clean up");
         cotal(&stage, &["down"])?;
