@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use cotal_auth::AuthServiceRuntimeOptions;
 use cotal_trust::mint::STANDING_RENEWABLE_TTL_SECS;
+use cotal_workspace::trust_files;
 
 use crate::{
     context::{Context, space_flag},
@@ -75,7 +76,11 @@ async fn renewing(space: Option<&str>, ctx: &Context) {
     loop {
         tokio::time::sleep(next).await;
         next = match renew(space, ctx).await {
-            Ok(pass) => told(&pass),
+            Ok(Some(pass)) => told(&pass),
+            Ok(None) => {
+                tracing::info!("renewal: the space's account is not kept here; whoever keeps it renews");
+                return std::future::pending().await;
+            }
             Err(error) => {
                 tracing::warn!("renewal: {error}");
                 RETRY_AFTER
@@ -84,9 +89,13 @@ async fn renewing(space: Option<&str>, ctx: &Context) {
     }
 }
 
-async fn renew(space: Option<&str>, ctx: &Context) -> Result<Pass, CliError> {
+/// One pass; `None` where the space's account record is not.
+async fn renew(space: Option<&str>, ctx: &Context) -> Result<Option<Pass>, CliError> {
     let space = space_flag(space.unwrap_or_default())?;
-    doctor::renewal(ctx, &space, false)?.pass(Which::Every).await
+    if trust_files::load_account(&ctx.root, &space)?.is_none() {
+        return Ok(None);
+    }
+    doctor::renewal(ctx, &space, false)?.pass(Which::Every).await.map(Some)
 }
 
 /// Logs a pass and answers when the next one is due.

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cotal_authority::delivery_admin::DeliveryAdmin;
 use cotal_broker::Connector;
 use cotal_trust::idp::{IdpPin, JwksResolver, http_client};
 use cotal_wire::UnixMillis;
@@ -108,6 +109,11 @@ pub async fn delivery(
         Ok(lease.filter(|row| row.ready && since.is_none_or(|since| row.since >= since.0)).map(|_| ()))
     })
     .await
+}
+
+/// Whether a delivery daemon, whoever started it, answers now and holds the lease.
+pub async fn delivery_answers(connector: &Connector) -> bool {
+    DeliveryAdmin::new(connector.clone()).store_identity().await.is_ok_and(|answer| answer.holds_lease)
 }
 
 /// Waits until the auth service of this process has left its discovery file and answers `/health`.

@@ -5,7 +5,7 @@
 
 use std::{
     path::PathBuf,
-    process::Output,
+    process::{Output, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -263,9 +263,23 @@ fn a_delivery_daemon_that_was_killed_is_replaced_once_its_lease_has_lapsed() {
     assert_eq!(healed["started"], serde_json::json!(["delivery of space \"main\""]));
     let seen = status(&stage);
     assert_eq!((&seen["delivery"]["running"], &seen["delivery"]["ready"]), (&true.into(), &true.into()));
-    // One that ends in order leaves no lease behind: the next one is there at once.
+    // One that ends in order leaves no lease behind, and one that somebody else started is adopted.
     stage.ok(&["down"]).unwrap();
     assert!(!pid_file.exists());
+    stage.ok(&["up", "--user-auth"]).unwrap();
+    kill_process(pid(std::fs::read_to_string(&pid_file).unwrap()), Signal::TERM).unwrap();
+    while pid_file.exists() {
+        assert!(began.elapsed() < Duration::from_secs(120), "it does not end");
+        std::thread::yield_now();
+    }
+    let mut unit = stage.command(&["delivery"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while status(&stage)["delivery"]["ready"] != true {
+        assert!(unit.try_wait().unwrap().is_none() && began.elapsed() < Duration::from_secs(120));
+    }
+    let adopted: Value = serde_json::from_str(&stage.ok(&["up", "--user-auth", "--json"]).unwrap()).unwrap();
+    assert_eq!(adopted["started"], serde_json::json!([]));
+    kill_process(Pid::from_child(&unit), Signal::TERM).unwrap();
+    assert!(unit.wait().unwrap().success());
 }
 
 async fn seed(bucket: &Bucket, key: &str, value: Vec<u8>) {

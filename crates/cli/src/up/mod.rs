@@ -348,6 +348,10 @@ async fn start_delivery(
     if let Some(mut running) = daemon.running()? {
         return ready::delivery(&mut running, &connector, None).await;
     }
+    if ready::delivery_answers(&connector).await {
+        // One that a unit started, here or elsewhere.
+        return Ok(());
+    }
     // A lease that an earlier daemon has left says ready for one that is gone.
     let since = ctx.clock.now_millis();
     ready::delivery(started.start(&daemon, ctx)?, &connector, Some(since)).await
