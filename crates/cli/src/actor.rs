@@ -212,17 +212,14 @@ async fn revoke(args: RevokeArgs, ctx: &Context) -> Result<(), CliError> {
         )));
     }
     let head = incarnation::look(ctx, &space, &principal).await?;
-    let (revoked, predecessors) = match &row {
-        Ok(row) => {
-            let own = row.as_ref().and_then(uid_of);
-            (row.is_some(), incarnation::predecessors(own.as_ref(), &head))
-        }
+    let (revoked, predecessors) = if let Ok(row) = &row {
+        let own = row.as_ref().and_then(uid_of);
+        (row.is_some(), incarnation::predecessors(own.as_ref(), &head))
+    } else {
         // A row that cannot be read lets nobody in, names no incarnation and can still be taken away.
-        Err(_) => {
-            let removed = ledger.revoke_interactive(&owner, &actor)?;
-            let orphans = if managed.is_some() { Vec::new() } else { incarnation::predecessors(None, &head) };
-            (removed, orphans)
-        }
+        let removed = ledger.revoke_interactive(&owner, &actor)?;
+        let orphans = if managed.is_some() { Vec::new() } else { incarnation::predecessors(None, &head) };
+        (removed, orphans)
     };
     let unchanged = match &row {
         Ok(Some(_)) => "its row is unchanged",

@@ -1,7 +1,7 @@
 //! What an operator mends: the delivery daemon's credentials and what a dead service instance left behind. The real
 //! binary, a real broker, real daemons.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot set its stage must fail")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot set its stage must fail")]
 
 use std::{
     path::PathBuf,

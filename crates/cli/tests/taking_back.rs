@@ -1,6 +1,6 @@
 //! Taking back what was granted, as an operator does it: the real binary, a real broker, live connections.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot set its stage must fail")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot set its stage must fail")]
 
 use std::{
     process::Output,
