@@ -167,11 +167,14 @@ pub fn eviction_sentence(eviction: Option<&Eviction>) -> String {
         return "Live connections were not looked at: no broker of the space is known here.".to_owned();
     };
     if *verified_gone {
-        return format!("Live connections: {kicked} ended now, none left (verified).");
+        return match kicked {
+            0 => "Live connections: none left (verified).".to_owned(),
+            kicked => format!("Live connections: {kicked} more ended now, none left (verified)."),
+        };
     }
     let why = note.as_deref().map(|note| format!(": {note}")).unwrap_or_default();
     format!(
-        "Live connections: {kicked} ended now, {remaining} seen left, not verified{why}. Nothing new can connect; what is \
+        "Live connections: {kicked} more ended now, {remaining} seen left, not verified{why}. Nothing new can connect; what is \
          left ends with its bearer, 15 minutes at most. Once `cotal status` shows the delivery daemon ready, run this \
          command again"
     )
@@ -229,7 +232,9 @@ mod tests {
     fn only_a_verified_eviction_says_that_none_is_left() {
         let principal = Principal::parse_key("u_aaaaaaaaaaaaaaaaaaaaaaaaaa.cli").unwrap();
         let gone = Eviction { verified_gone: true, kicked: 2, ..Eviction::unverified(&principal, "") };
-        assert!(eviction_sentence(Some(&gone)).contains("2 ended now, none left (verified)"));
+        assert!(eviction_sentence(Some(&gone)).contains("2 more ended now, none left (verified)"));
+        let none = Eviction { kicked: 0, ..gone };
+        assert_eq!(eviction_sentence(Some(&none)), "Live connections: none left (verified).");
         let left = Eviction { remaining: 1, ..Eviction::unverified(&principal, "no responder") };
         let told = eviction_sentence(Some(&left));
         assert!(told.contains("1 seen left, not verified: no responder"), "{told}");
