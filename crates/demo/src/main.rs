@@ -1,7 +1,10 @@
 //! The guided tour, run by `cargo xtask demo`: a space comes up, a person and an agent sign in and connect, a revoked
 //! grant bites. Every process is the real one; what the tour shows is what the broker and the service answered.
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -28,6 +31,8 @@ struct Args {
 const PERSON_ACTOR: &str = "cli";
 /// The actor that the person hands to an agent.
 const AGENT_ACTOR: &str = "scout";
+/// How soon a revoke must end what is live.
+const CUT_WITHIN: Duration = Duration::from_secs(2);
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -50,7 +55,6 @@ async fn main() -> Result<()> {
             args.cotal.display(),
             home.with_file_name("").display()
         );
-        println!("The tour revoked ada's actor; grant it again to go on.");
     } else {
         step("Clean up");
         cotal(&stage, &["down"])?;
@@ -157,8 +161,20 @@ async fn tour(stage: &Stage) -> Result<()> {
     let it = format!("cotal.{}.chat.{}.{AGENT_ACTOR}.general", space.name, person.owner);
     show("publish", &it, &agent.try_publish(&it, b"reporting").await, true)?;
 
-    step("The operator takes her grant back");
+    step("The operator takes her grant back while her client is connected");
+    let began = Instant::now();
+    let live = tokio::spawn(async move {
+        let last = client.ended().await;
+        (began.elapsed(), last)
+    });
     cotal(stage, &["actor", "revoke", PERSON_ACTOR, "--sub", &sub])?;
+    let (after, last) = live.await?;
+    ensure!(after < CUT_WITHIN, "her connection lived on for {} ms", after.as_millis());
+    say(&format!(
+        "her live connection was ended {} ms after the command began{}",
+        after.as_millis(),
+        last.map(|error| format!(" ({error})")).unwrap_or_default()
+    ));
     let refusal =
         stage.exchange_human(&space, PERSON_ACTOR).await?.err().context("a revoked person was served")?;
     say(&format!("next exchange  -> {refusal}"));
@@ -171,6 +187,16 @@ async fn tour(stage: &Stage) -> Result<()> {
     }
     say("and the auth service logged why:");
     say(&last_callout_line(stage, &space)?);
+
+    step("Retired for good, and free again: the same name is granted anew, as another incarnation");
+    cotal(stage, &["actor", "grant", PERSON_ACTOR, "--sub", &sub, "--full"])?;
+    let again = stage.exchange_human(&space, PERSON_ACTOR).await?.map_err(anyhow::Error::msg)?;
+    connect(&space, &again.token, "demo-person-3").await?;
+    let (_, outcome) =
+        RawClient::connect(&space.server, Some(&space.sentinel), Some(&person.token), Some("demo-person-4"))
+            .await;
+    ensure!(outcome != ConnectOutcome::Connected, "a bearer of the retired incarnation connected");
+    say("the bearer of the retired incarnation stays refused");
     Ok(())
 }
 
