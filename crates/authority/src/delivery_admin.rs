@@ -316,12 +316,13 @@ mod tests {
         plane_observation(&tuples(), &query(), &data)
     }
 
+    type Change = fn(&mut Value);
+
     #[test]
     fn an_observation_that_is_not_exactly_of_the_claim_is_refused() {
         let good = observed(|_| {}).unwrap();
         assert_eq!((good.ledger, good.records, good.sweep_complete), (Verdict::Gone, Verdict::Gone, true));
         assert_eq!(good.tuples, tuples());
-        type Change = fn(&mut Value);
         let cases: [(Change, &str); 12] = [
             (|d| d["sweepComplete"] = json!(false), "incomplete sweep"),
             (|d| d["ledger"]["tuple"]["cid"] = json!(9), "other connections"),
