@@ -11,8 +11,8 @@ use std::{sync::Arc, time::Duration};
 
 use cotal_broker::{Connection, Connector};
 use cotal_wire::{
-    Actor, Clock, CredentialId, DerivedOwner, Entropy, EpError, InstanceId, LifecycleUid, Nkey, OpId,
-    Principal, Space, User,
+    Actor, Clock, CredentialId, DerivedOwner, Entropy, EpError, InstanceId, KeySegment, LifecycleUid, Nkey,
+    OpId, Principal, Space, User,
 };
 use tokio::sync::Mutex;
 
@@ -22,6 +22,7 @@ use crate::{
     connect_reader::ConnectReader,
     delivery_admin::DeliveryAdmin,
     fence::Fence,
+    handle_revocation::{HandleRevocation, revoke_handle},
     intents::BootResume,
     issuance::IssuanceLog,
     plane_claim::ClaimHold,
@@ -225,6 +226,17 @@ impl Plane {
     ) -> Result<TakeoverReport, EpError> {
         self.fence.check()?;
         take_over(&self.deps, op, principal, uid).await
+    }
+
+    /// Revokes a capability handle and everything that was minted from it (contract 07 §5.1); asked again, it ends what
+    /// an earlier call began.
+    pub async fn revoke_handle(
+        &self,
+        issuer_key: &KeySegment,
+        id: &KeySegment,
+    ) -> Result<HandleRevocation, EpError> {
+        self.fence.check()?;
+        revoke_handle(&self.deps, &self.connector, issuer_key, id).await
     }
 
     /// Resolves with the reason once the plane is fenced; never otherwise.

@@ -45,8 +45,10 @@ pub(crate) struct Sweep<'a> {
 /// The cursor as it is stored.
 struct CursorAt {
     cursor: RepairCursor,
-    /// `None` before it is written.
+    /// What a write of it is pinned to; `None` creates the row.
     revision: Option<Revision>,
+    /// This very cursor is what is stored.
+    begun: bool,
 }
 
 /// Every row of the family. A marker is passed over; a row that cannot be read refuses.
@@ -112,7 +114,7 @@ pub(crate) async fn prove_gone(
     }
     let mut stored = load_cursor(stores, at, (op, token), holders).await?;
     let before = stored.cursor.verified().clone();
-    if sweep.begin && before.is_empty() {
+    if sweep.begin && !stored.begun {
         stored = save_cursor(stores, at, stored).await?;
     }
     let mut now = BTreeSet::new();
@@ -156,11 +158,14 @@ async fn load_cursor(
     let key = names::eprepair_key(&at.endpoint, &at.instance);
     let fresh = || RepairCursor::begin(op, token, holders.clone());
     Ok(match stores.auth().leader_read(&key).await? {
-        LeaderRead::Absent | LeaderRead::Marker(_) => CursorAt { cursor: fresh(), revision: None },
+        LeaderRead::Absent | LeaderRead::Marker(_) => {
+            CursorAt { cursor: fresh(), revision: None, begun: false }
+        }
         LeaderRead::Value(entry) => {
             let cursor = at_key(&key, RepairCursor::parse(&entry.value))?;
-            let cursor = if cursor.is_of(op, token, holders) { cursor } else { fresh() };
-            CursorAt { cursor, revision: Some(entry.revision) }
+            let begun = cursor.is_of(op, token, holders);
+            let cursor = if begun { cursor } else { fresh() };
+            CursorAt { cursor, revision: Some(entry.revision), begun }
         }
     })
 }
@@ -177,7 +182,7 @@ async fn save_cursor(
         None => stores.auth_store().create_over_marker(&key, bytes).await,
     };
     let revision = must_land(outcome, "repair cursor")?;
-    Ok(CursorAt { revision: Some(revision), ..stored })
+    Ok(CursorAt { revision: Some(revision), begun: true, ..stored })
 }
 
 /// Removes the cursor after the gate reopened. `Err` says why it was retained; a retained one is of a freeze that is

@@ -1,0 +1,272 @@
+//! Operations that the running auth service is asked for over HTTP.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use async_trait::async_trait;
+use cotal_testkit::raw::RawClient;
+use cotal_trust::system::SystemEntropy;
+use cotal_wire::{LifecycleUid, OpId};
+use serde_json::{Value, json};
+
+use crate::{
+    Row,
+    house::{House, WITHIN},
+    journal::{Allowed, hold_to},
+    member::Member,
+};
+
+/// An operation of the running service.
+#[async_trait]
+pub(crate) trait Operation: Sync {
+    /// Its name in the table.
+    fn name(&self) -> &'static str;
+    /// What one run of it is about.
+    type Case: Send + Sync;
+    /// Prepares a run on something fresh.
+    async fn prepare(&self, house: &House, actor: &str) -> Result<Self::Case>;
+    /// The question; the same one again resumes what was cut off.
+    fn question(&self, case: &Self::Case) -> (&'static str, Value);
+    /// Whether a key is of this run.
+    fn owns(&self, case: &Self::Case, key: &str) -> bool;
+    /// How often each key may be written, over all runs.
+    fn check_writes(&self, case: &Self::Case, written: &[String]) -> Result<()>;
+    /// The terminal state, and that the name goes on.
+    async fn check(&self, house: &House, case: &mut Self::Case) -> Result<()>;
+}
+
+/// Runs it uncut, then killed after each of its writes.
+pub(crate) async fn row(operation: impl Operation) -> Result<Row> {
+    let house = House::start("service").await?;
+    house.journal.arm(0)?;
+    let mut service = house.start_service().await?;
+    let written = |case: &_, mark| -> Result<Vec<String>> {
+        let mut keys = house.journal.since(mark)?;
+        keys.retain(|key| operation.owns(case, key));
+        Ok(keys)
+    };
+
+    let mut case = operation.prepare(&house, "uncut").await?;
+    let mark = house.journal.len()?;
+    let (path, body) = operation.question(&case);
+    house.ok(path, &body).await?;
+    let uncut = written(&case, mark)?;
+    ensure!(!uncut.is_empty(), "no journal was kept: the binary has no failpoints");
+    operation.check_writes(&case, &uncut)?;
+    operation.check(&house, &mut case).await?;
+
+    let mut resumed = 0;
+    for nth in 1..=uncut.len() {
+        let context = |what: &str| format!("{what}, killed after write {nth} of {uncut:?}");
+        let mut case = operation.prepare(&house, &format!("cut{nth}")).await?;
+        let mark = house.journal.len()?;
+        service.arm(&house.journal, nth)?;
+        let (path, body) = operation.question(&case);
+        let answer = house.post(path, &body).await;
+        ensure!(answer.is_err(), "{}", context(&format!("it was answered: {answer:?}")));
+        service.is_killed().await?;
+        let cut = written(&case, mark)?;
+        ensure!(cut.len() == nth, "{}", context(&format!("it wrote {cut:?}")));
+
+        house.journal.arm(0)?;
+        service = house.start_service().await?;
+        house.ok(path, &body).await.map_err(|error| error.context(context("asked again")))?;
+        operation
+            .check_writes(&case, &written(&case, mark)?)
+            .map_err(|error| error.context(context("its writes")))?;
+        operation.check(&house, &mut case).await.map_err(|error| error.context(context("its end")))?;
+        resumed += 1;
+    }
+    Ok(Row { operation: operation.name(), writes: uncut.len(), kills: uncut.len(), resumed })
+}
+
+/// An agent's first exchange: activation, mint ceremony, root stamp.
+pub(crate) struct Exchange;
+
+#[async_trait]
+impl Operation for Exchange {
+    fn name(&self) -> &'static str {
+        "exchange: activation, mint ceremony, root stamp"
+    }
+
+    type Case = Member;
+
+    async fn prepare(&self, house: &House, actor: &str) -> Result<Member> {
+        Member::grant(house, actor)
+    }
+
+    fn question(&self, member: &Member) -> (&'static str, Value) {
+        ("/exchange", member.exchange_body())
+    }
+
+    fn owns(&self, member: &Member, key: &str) -> bool {
+        member.owns(key)
+    }
+
+    fn check_writes(&self, _: &Member, written: &[String]) -> Result<()> {
+        // Born and opened; a mint that was cut off has touched it, and the next one touches it again.
+        let allowed: Allowed<'_> =
+            &[("uid.", 1..=1), ("gate.", 3..=4), ("lifecycle.", 2..=2), ("cred.", 1..=1)];
+        let roots = written.iter().filter(|key| key.starts_with("cred.")).count();
+        ensure!(roots <= 2, "more roots than runs: {written:?}");
+        hold_to(written, allowed)
+    }
+
+    async fn check(&self, house: &House, member: &mut Member) -> Result<()> {
+        member.enters(house).await
+    }
+}
+
+/// A host activates a lifecycle.
+pub(crate) struct Activate;
+
+#[async_trait]
+impl Operation for Activate {
+    fn name(&self) -> &'static str {
+        "managed activation"
+    }
+
+    type Case = (Member, String);
+
+    async fn prepare(&self, house: &House, actor: &str) -> Result<Self::Case> {
+        Ok((Member::grant(house, actor)?, house.space.account.account.public().to_string()))
+    }
+
+    fn question(&self, (member, account): &Self::Case) -> (&'static str, Value) {
+        let mut body = member.door_body();
+        body["accountPublicKey"] = account.as_str().into();
+        ("/managed-lifecycle/activate", body)
+    }
+
+    fn owns(&self, (member, _): &Self::Case, key: &str) -> bool {
+        member.owns(key)
+    }
+
+    fn check_writes(&self, _: &Self::Case, written: &[String]) -> Result<()> {
+        hold_to(written, &[("uid.", 1..=1), ("gate.", 2..=2), ("lifecycle.", 1..=1)])
+    }
+
+    async fn check(&self, house: &House, (member, _): &mut Self::Case) -> Result<()> {
+        member.stands(house, None).await?;
+        member.enters(house).await
+    }
+}
+
+/// A lifecycle is retired for good, with its root, a session pair, and a live connection.
+pub(crate) struct Retire {
+    managed: bool,
+}
+
+/// An incarnation that is to be retired, and its live connection.
+pub(crate) struct Retiring {
+    member: Member,
+    op: OpId,
+    /// Its session pair: session, serving instance.
+    pair: (String, LifecycleUid),
+    client: RawClient,
+}
+
+impl Retire {
+    pub(crate) fn managed() -> Self {
+        Self { managed: true }
+    }
+
+    pub(crate) fn interactive() -> Self {
+        Self { managed: false }
+    }
+}
+
+#[async_trait]
+impl Operation for Retire {
+    fn name(&self) -> &'static str {
+        if self.managed { "managed retirement" } else { "interactive retirement" }
+    }
+
+    type Case = Retiring;
+
+    async fn prepare(&self, house: &House, actor: &str) -> Result<Retiring> {
+        let member = Member::grant(house, actor)?;
+        let bearer = member.exchange(house).await?;
+        let client = house.connect(&bearer).await?;
+        let pair = plant_session(house, &member).await?;
+        let op = if self.managed {
+            member.revoke(house)?;
+            OpId::managed_retirement(&member.uid)
+        } else {
+            member.hand_to_person(house)?;
+            OpId::interactive_retirement(&member.uid)
+        };
+        Ok(Retiring { member, op, pair, client })
+    }
+
+    fn question(&self, case: &Retiring) -> (&'static str, Value) {
+        let path = if self.managed { "/managed-lifecycle/retire" } else { "/interactive-lifecycle/retire" };
+        (path, case.member.door_body())
+    }
+
+    fn owns(&self, case: &Retiring, key: &str) -> bool {
+        let (session, instance) = &case.pair;
+        case.member.owns(key)
+            || [case.op.as_str(), session, instance.as_str()].iter().any(|part| key.contains(part))
+    }
+
+    fn check_writes(&self, _: &Retiring, written: &[String]) -> Result<()> {
+        // Nothing is written twice, whoever was killed: each step is seen before it is done again.
+        hold_to(
+            written,
+            &[
+                ("stage.", 1..=1),
+                ("gate.", 2..=2),
+                ("lifecycle.", 2..=2),
+                ("cred.", 1..=1),
+                ("session.", 2..=2),
+                ("epcred.", 1..=1),
+                ("frontier.", 1..=1),
+            ],
+        )
+    }
+
+    async fn check(&self, house: &House, case: &mut Retiring) -> Result<()> {
+        let Retiring { member, op, pair: (session, instance), client } = case;
+        member.is_retired(house, op.as_str()).await?;
+        let sessions = house.bucket(&house.names().sessions_bucket());
+        let row = house.json(&sessions, &format!("session.{session}")).await?;
+        ensure!(row["state"] == "retired", "the session: {row}");
+        let serving = house.json(&house.auth, &format!("epcred.manager.{instance}.{session}.s")).await?;
+        ensure!(serving["state"] == "revoked", "the serving half: {serving}");
+        let began = Instant::now();
+        while client.ping().await.is_ok() {
+            ensure!(began.elapsed() < WITHIN, "a retired actor is connected still");
+        }
+        member.revoke(house)?;
+        member.regrant(house)?.enters(house).await
+    }
+}
+
+/// A session of the member's, as redemption leaves it.
+async fn plant_session(house: &House, member: &Member) -> Result<(String, LifecycleUid)> {
+    let (instance, holder) = (LifecycleUid::mint(&SystemEntropy), &member.uid);
+    // An incarnation's grammar is within that of a session id.
+    let session = LifecycleUid::mint(&SystemEntropy).to_string();
+    let principal = member.principal().key();
+    let row = json!({
+        "sessionId": session, "endpoint": "manager", "serving": { "instanceId": instance, "epoch": 0 },
+        "holder": { "principal": principal, "lifecycleUid": holder }, "grantSig": "sig",
+        "credCaller": format!("{holder}.{session}.c"), "credServing": format!("manager.{instance}.{session}.s"),
+        "revoked": { "caller": false, "serving": false }, "state": "active", "exp": 9,
+    });
+    let sessions = house.bucket(&house.names().sessions_bucket());
+    house.put(&sessions, &format!("session.{session}"), row.to_string()).await?;
+    let chain = json!([format!("session.{session}")]);
+    let caller = json!({
+        "credentialId": format!("{session}.c"), "holderPrincipal": principal, "lifecycleUid": holder,
+        "sourceChain": chain, "state": "active", "exp": 9,
+    });
+    house.put(&house.auth, &format!("cred.{holder}.{session}.c"), caller.to_string()).await?;
+    let serving = json!({
+        "credentialId": format!("{session}.s"), "holderPrincipal": "local.manager_serve_1", "lifecycleUid": instance,
+        "endpoint": "manager", "sourceChain": chain, "state": "active", "exp": 9,
+    });
+    house.put(&house.auth, &format!("epcred.manager.{instance}.{session}.s"), serving.to_string()).await?;
+    Ok((session, instance))
+}
