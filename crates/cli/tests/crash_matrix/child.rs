@@ -84,8 +84,7 @@ pub(crate) async fn row(operation: impl Operation) -> Result<Row> {
     for at in 0..CASES {
         cases.push(operation.prepare(&house, &format!("cut{at}")).await?);
     }
-    service.terminate()?;
-    service.succeeds().await?;
+    service.stops().await?;
 
     let written = |case: &_, mark| -> Result<Vec<String>> {
         let mut keys = house.journal.since(mark)?;
@@ -129,7 +128,6 @@ fn run(house: &House, nth: usize, act: Act) -> Result<crate::house::Victim> {
     let mut child = Command::new(std::env::current_exe()?);
     child
         .args(["--exact", "child::a_child_of_the_matrix_runs_its_task_and_nothing_else_does", "--nocapture"])
-        .stdout(std::process::Stdio::null())
         .env(CHILD, serde_json::to_string(&task)?);
     house.spawn("the child", &mut child)
 }

@@ -48,8 +48,7 @@ pub(crate) async fn row(operation: impl Operation) -> Result<Row> {
     house.journal.arm(0)?;
     // Its stores are made by the plane; nobody serves while the commands run.
     let mut service = house.start_service().await?;
-    service.terminate()?;
-    service.succeeds().await?;
+    service.stops().await?;
 
     let dead = Dead::new("uncut")?;
     operation.leave(&house, &dead).await?;

@@ -9,6 +9,7 @@
 //! The failpoint is a feature of `cotal-authority` that only tests enable; a binary without it fails every row.
 
 mod child;
+mod debts;
 mod endpoint;
 mod house;
 mod journal;
@@ -38,7 +39,7 @@ struct Row {
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { operation, writes, kills, resumed } = self;
-        write!(f, "{operation:<46} | {writes:>6} | {kills:>5} | {resumed:>7}")
+        write!(f, "{operation:<48} | {writes:>6} | {kills:>5} | {resumed:>7}")
     }
 }
 
@@ -49,6 +50,7 @@ async fn every_operation_is_ended_after_a_kill_between_any_two_of_its_writes() {
     let began = Instant::now();
     // The longest first.
     let rows: Vec<(&str, Running)> = vec![
+        ("owing retirement", service::row(service::Retire::owing()).boxed()),
         ("first start", plane::first_start().boxed()),
         ("later start", plane::later_start().boxed()),
         ("release", plane::release().boxed()),
@@ -77,7 +79,7 @@ async fn every_operation_is_ended_after_a_kill_between_any_two_of_its_writes() {
         .await;
 
     let mut table =
-        vec![format!("{:<46} | {:>6} | {:>5} | {:>7}", "operation", "writes", "kills", "resumed")];
+        vec![format!("{:<48} | {:>6} | {:>5} | {:>7}", "operation", "writes", "kills", "resumed")];
     let mut failures = Vec::new();
     let mut ended = ended;
     ended.sort_by_key(|(at, ..)| *at);

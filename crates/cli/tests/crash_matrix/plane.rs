@@ -101,15 +101,13 @@ pub(crate) async fn release() -> Result<Row> {
     house.journal.arm(0)?;
     let mut service = house.start_service().await?;
     let mark = house.journal.len()?;
-    service.terminate()?;
-    service.succeeds().await?;
+    service.stops().await?;
     let uncut = house.journal.since(mark)?;
     ensure!(uncut == ["plane"], "an end gives the claim back and writes nothing else: {uncut:?}");
     released(&house).await?;
     let mut service = house.start_service().await?;
     service.arm(&house.journal, 1)?;
-    service.terminate()?;
-    service.is_killed().await?;
+    service.is_killed_as_it_stops().await?;
     released(&house).await?;
     house.journal.arm(0)?;
     let _service: Victim = house.start_service().await?;

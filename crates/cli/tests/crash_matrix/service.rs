@@ -10,7 +10,7 @@ use cotal_wire::{LifecycleUid, OpId};
 use serde_json::{Value, json};
 
 use crate::{
-    Row,
+    Row, debts,
     house::{House, WITHIN},
     journal::{Allowed, hold_to},
     member::Member,
@@ -152,9 +152,10 @@ impl Operation for Activate {
     }
 }
 
-/// A lifecycle is retired for good, with its root, a session pair, and a live connection.
+/// A lifecycle is retired for good, with its root, a session pair, a live connection, and what it owes.
 pub(crate) struct Retire {
     managed: bool,
+    owes: bool,
 }
 
 /// An incarnation that is to be retired, and its live connection.
@@ -168,18 +169,27 @@ pub(crate) struct Retiring {
 
 impl Retire {
     pub(crate) fn managed() -> Self {
-        Self { managed: true }
+        Self { managed: true, owes: false }
+    }
+
+    /// A managed one with obligations of every kind.
+    pub(crate) fn owing() -> Self {
+        Self { managed: true, owes: true }
     }
 
     pub(crate) fn interactive() -> Self {
-        Self { managed: false }
+        Self { managed: false, owes: false }
     }
 }
 
 #[async_trait]
 impl Operation for Retire {
     fn name(&self) -> &'static str {
-        if self.managed { "managed retirement" } else { "interactive retirement" }
+        match self {
+            Self { owes: true, .. } => "managed retirement with a drain and a cleaning",
+            Self { managed: true, .. } => "managed retirement",
+            Self { .. } => "interactive retirement",
+        }
     }
 
     type Case = Retiring;
@@ -189,6 +199,9 @@ impl Operation for Retire {
         let bearer = member.exchange(house).await?;
         let client = house.connect(&bearer).await?;
         let pair = plant_session(house, &member).await?;
+        if self.owes {
+            debts::plant(house, &member).await?;
+        }
         let op = if self.managed {
             member.revoke(house)?;
             OpId::managed_retirement(&member.uid)
@@ -212,18 +225,19 @@ impl Operation for Retire {
 
     fn check_writes(&self, _: &Retiring, written: &[String]) -> Result<()> {
         // Nothing is written twice, whoever was killed: each step is seen before it is done again.
-        hold_to(
-            written,
-            &[
-                ("stage.", 1..=1),
-                ("gate.", 2..=2),
-                ("lifecycle.", 2..=2),
-                ("cred.", 1..=1),
-                ("session.", 2..=2),
-                ("epcred.", 1..=1),
-                ("frontier.", 1..=1),
-            ],
-        )
+        let mut allowed = vec![
+            ("stage.", 1..=1),
+            ("gate.", 2..=2),
+            ("lifecycle.", 2..=2),
+            ("cred.", 1..=1),
+            ("session.", 2..=2),
+            ("epcred.", 1..=1),
+            ("frontier.", 1..=1),
+        ];
+        if self.owes {
+            allowed.extend(["oblig.", "cotal.", "cp.", "lease."].map(|key| (key, 1..=1)));
+        }
+        hold_to(written, &allowed)
     }
 
     async fn check(&self, house: &House, case: &mut Retiring) -> Result<()> {
@@ -234,6 +248,9 @@ impl Operation for Retire {
         ensure!(row["state"] == "retired", "the session: {row}");
         let serving = house.json(&house.auth, &format!("epcred.manager.{instance}.{session}.s")).await?;
         ensure!(serving["state"] == "revoked", "the serving half: {serving}");
+        if self.owes {
+            debts::are_settled(house, member).await?;
+        }
         let began = Instant::now();
         while client.ping().await.is_ok() {
             ensure!(began.elapsed() < WITHIN, "a retired actor is connected still");
