@@ -8,3 +8,11 @@ pub mod proxy;
 pub mod raw;
 pub mod space;
 pub mod stage;
+
+/// Set to `1`, a test that can take longer to see more does: `cargo xtask test --long`.
+pub const LONG_TESTS: &str = "COTAL_LONG_TESTS";
+
+/// Whether tests may take their time.
+pub fn long_tests() -> bool {
+    std::env::var(LONG_TESTS).is_ok_and(|value| value == "1")
+}

@@ -17,8 +17,6 @@ use tokio::time::sleep;
 
 use crate::house::{COTAL, House, Person, Told};
 
-/// Set to `1`: the test takes its full minute.
-const LONG_TESTS: &str = "COTAL_LONG_TESTS";
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(12);
 /// Within which one of the two is ready once nobody is killed any more.
@@ -226,7 +224,7 @@ impl Ring {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_services_that_are_killed_at_random_are_never_two_owners_and_never_none_for_long() {
-    let lasts = if std::env::var(LONG_TESTS).is_ok_and(|value| value == "1") { LONG } else { SHORT };
+    let lasts = if cotal_testkit::long_tests() { LONG } else { SHORT };
     let house = House::start("ring").await;
     let _delivery = house.delivery().await;
     let (connecting, retiring) = (house.people("c", CONNECTORS * EACH), house.people("r", TO_RETIRE));

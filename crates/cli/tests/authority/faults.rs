@@ -169,6 +169,11 @@ async fn a_service_that_is_cut_off_from_its_broker_retires_nobody_and_its_succes
     assert_eq!(house.head(&reader, &people[0]).await, "active");
     let (_, refused) = caller.try_connect(&bearers[1]).await;
     assert!(matches!(refused, ConnectOutcome::Refused(_)), "nobody answers the broker's callout");
+    assert_eq!(
+        caller.exchange(&discovery, &people[1]).await,
+        None,
+        "no credential is proved, so none is signed for"
+    );
     // To the broker the service's connections are there, so nobody may take its place.
     let mut second = twin.auth_service(&house.url()).unwrap();
     let end = second.end(DAEMON_WITHIN).await.unwrap();
@@ -258,12 +263,18 @@ async fn an_owner_that_does_not_know_that_it_was_replaced_retires_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_refuses_connects_and_retirements_and_nothing_is_lost_when_there_is_room_again() {
     let house = House::start_bounded("full", Some(SMALL_DISK)).await;
-    let _delivery = house.delivery().await;
+    let mut delivery = house.delivery().await;
     let (mut service, discovery) = house.service().await;
     let caller = &house.caller;
-    let people = house.people("p", 3);
+    let people = house.people("p", 4);
     let bearers = [caller.bearer(&discovery, &people[0]).await, caller.bearer(&discovery, &people[1]).await];
     let mut client = caller.connect(&bearers[0]).await.expect("it connects");
+    // One retirement is under way when the disk becomes full: it waits behind its gate for the delivery daemon.
+    let begun = &people[3];
+    caller.connect(&caller.bearer(&discovery, begun).await).await.expect("it connects");
+    assert!(delivery.terminate(DAEMON_WITHIN).await.unwrap().success());
+    assert_eq!(caller.retire(&discovery, begun).await, Told::Refused(503, None));
+    delivery = house.delivery().await;
 
     let filler = house.reader().await;
     let wait = Duration::from_secs(10);
@@ -292,6 +303,8 @@ async fn a_full_disk_refuses_connects_and_retirements_and_nothing_is_lost_when_t
     assert!(matches!(told, Told::Refused(503, _)), "{told:?}");
     assert_eq!(house.head(&filler, &people[0]).await, "active");
     client.ping().await.expect("who is connected stays");
+    assert_eq!(caller.retire(&discovery, begun).await, Told::Refused(503, None));
+    assert_eq!(house.head(&filler, begun).await, "retiring", "its last writes did not land");
     // A start cannot say that it owns the plane, so it does not start.
     service.kill().unwrap();
     let mut refused = house.seat.auth_service(&house.url()).unwrap();
@@ -301,7 +314,9 @@ async fn a_full_disk_refuses_connects_and_retirements_and_nothing_is_lost_when_t
     let deleted = ask("DELETE", json!({})).await;
     assert_eq!(deleted.get("error"), None, "{deleted}");
     filler.close().await.unwrap();
+    assert!(delivery.ended().unwrap().is_none(), "a lease outlives a disk that is full for a while");
     let (_service, discovery) = house.service().await;
+    house.assert_retired(std::slice::from_ref(begun)).await;
     assert!(caller.connect(&bearers[1]).await.is_some());
     caller.bearer(&discovery, &people[2]).await;
     assert_eq!(caller.retire(&discovery, &people[0]).await, Told::Retired);
