@@ -70,6 +70,11 @@ impl House {
         Names::new(&self.space.space.token())
     }
 
+    /// Opens connections that the space's own key signs.
+    pub(crate) fn connector(&self) -> Connector {
+        connector(&self.space.server.url(), &self.space.space, &self.space.account)
+    }
+
     /// A bucket of any name.
     pub(crate) fn bucket(&self, name: &str) -> Bucket {
         Bucket::new(&self.connection, name)

@@ -49,6 +49,16 @@ impl Journal {
         Ok(self.keys()?.len())
     }
 
+    /// Notes where an operation begins, behind what its process wrote to be able to run it.
+    pub(crate) fn set_mark(&self) -> Result<()> {
+        Ok(std::fs::write(self.written.with_extension("mark"), self.len()?.to_string())?)
+    }
+
+    /// Where the last operation began.
+    pub(crate) fn mark(&self) -> Result<usize> {
+        Ok(std::fs::read_to_string(self.written.with_extension("mark"))?.parse()?)
+    }
+
     /// What landed after this many writes.
     pub(crate) fn since(&self, mark: usize) -> Result<Vec<String>> {
         Ok(self.keys()?.split_off(mark))

@@ -8,12 +8,14 @@
 //!
 //! The failpoint is a feature of `cotal-authority` that only tests enable; a binary without it fails every row.
 
+mod acts;
 mod child;
 mod debts;
 mod endpoint;
 mod house;
 mod journal;
 mod member;
+mod minting;
 mod plane;
 mod service;
 
@@ -58,9 +60,12 @@ async fn every_operation_is_ended_after_a_kill_between_any_two_of_its_writes() {
         ("managed retirement", service::row(service::Retire::managed()).boxed()),
         ("exchange", service::row(service::Exchange).boxed()),
         ("activate", service::row(service::Activate).boxed()),
-        ("takeover", child::row(child::Takeover).boxed()),
-        ("handle revocation", child::row(child::RevokeHandle).boxed()),
-        ("deprovision", child::row(child::Deprovision).boxed()),
+        ("takeover", child::row(acts::Takeover).boxed()),
+        ("handle revocation", child::row(acts::RevokeHandle).boxed()),
+        ("deprovision", child::row(acts::Deprovision).boxed()),
+        ("mint from a handle", child::row(minting::FromHandle).boxed()),
+        ("serve mint", child::row(minting::Serve).boxed()),
+        ("issue", child::row(minting::Issue).boxed()),
         ("reconcile, undone", endpoint::row(endpoint::Reconcile { committed: false }).boxed()),
         ("reconcile, completed", endpoint::row(endpoint::Reconcile { committed: true }).boxed()),
         ("deregister", endpoint::row(endpoint::Deregister).boxed()),

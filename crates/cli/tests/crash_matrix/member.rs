@@ -150,3 +150,60 @@ impl Member {
         house.json(&house.auth, &names::gate_key(&self.uid)).await
     }
 }
+
+/// A session of a member's: its row, and both its credentials.
+pub(crate) struct Session {
+    id: String,
+    instance: LifecycleUid,
+}
+
+impl Session {
+    /// Plants one as redemption leaves it.
+    pub(crate) async fn plant(house: &House, member: &Member) -> Result<Self> {
+        let (instance, holder) = (LifecycleUid::mint(&SystemEntropy), &member.uid);
+        // An incarnation's grammar is within that of a session id.
+        let id = LifecycleUid::mint(&SystemEntropy).to_string();
+        let principal = member.principal().key();
+        let session = Self { id, instance };
+        let Self { id, instance } = &session;
+        let row = json!({
+            "sessionId": id, "endpoint": "manager", "serving": { "instanceId": instance, "epoch": 0 },
+            "holder": { "principal": principal, "lifecycleUid": holder }, "grantSig": "sig",
+            "credCaller": format!("{holder}.{id}.c"), "credServing": format!("manager.{instance}.{id}.s"),
+            "revoked": { "caller": false, "serving": false }, "state": "active", "exp": 9,
+        });
+        let sessions = house.bucket(&house.names().sessions_bucket());
+        house.put(&sessions, &format!("session.{id}"), row.to_string()).await?;
+        let chain = json!([format!("session.{id}")]);
+        let caller = json!({
+            "credentialId": format!("{id}.c"), "holderPrincipal": principal, "lifecycleUid": holder,
+            "sourceChain": chain, "state": "active", "exp": 9,
+        });
+        house.put(&house.auth, &format!("cred.{holder}.{id}.c"), caller.to_string()).await?;
+        let serving = json!({
+            "credentialId": format!("{id}.s"), "holderPrincipal": "local.manager_serve_1", "lifecycleUid": instance,
+            "endpoint": "manager", "sourceChain": chain, "state": "active", "exp": 9,
+        });
+        house.put(&house.auth, &session.serving(), serving.to_string()).await?;
+        Ok(session)
+    }
+
+    fn serving(&self) -> String {
+        format!("epcred.manager.{}.{}.s", self.instance, self.id)
+    }
+
+    /// Whether a key is of this session.
+    pub(crate) fn owns(&self, key: &str) -> bool {
+        key.contains(&self.id)
+    }
+
+    /// It is over, and so is whoever served it; its holder's half is among the rows of the incarnation.
+    pub(crate) async fn has_ended(&self, house: &House) -> Result<()> {
+        let sessions = house.bucket(&house.names().sessions_bucket());
+        let row = house.json(&sessions, &format!("session.{}", self.id)).await?;
+        ensure!(row["state"] == "retired", "the session: {row}");
+        let serving = house.json(&house.auth, &self.serving()).await?;
+        ensure!(serving["state"] == "revoked", "the serving half: {serving}");
+        Ok(())
+    }
+}

@@ -5,15 +5,15 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use async_trait::async_trait;
 use cotal_testkit::raw::RawClient;
-use cotal_trust::system::SystemEntropy;
-use cotal_wire::{LifecycleUid, OpId};
-use serde_json::{Value, json};
+use cotal_wire::OpId;
+use serde_json::Value;
 
 use crate::{
     Row, debts,
     house::{House, WITHIN},
     journal::{Allowed, hold_to},
-    member::Member,
+    member::{Member, Session},
+    minting,
 };
 
 /// An operation of the running service.
@@ -152,7 +152,7 @@ impl Operation for Activate {
     }
 }
 
-/// A lifecycle is retired for good, with its root, a session pair, a live connection, and what it owes.
+/// A lifecycle is retired for good, with its root, a session pair, an issuance, a live connection, and what it owes.
 pub(crate) struct Retire {
     managed: bool,
     owes: bool,
@@ -162,8 +162,7 @@ pub(crate) struct Retire {
 pub(crate) struct Retiring {
     member: Member,
     op: OpId,
-    /// Its session pair: session, serving instance.
-    pair: (String, LifecycleUid),
+    session: Session,
     client: RawClient,
 }
 
@@ -198,7 +197,8 @@ impl Operation for Retire {
         let member = Member::grant(house, actor)?;
         let bearer = member.exchange(house).await?;
         let client = house.connect(&bearer).await?;
-        let pair = plant_session(house, &member).await?;
+        let session = Session::plant(house, &member).await?;
+        minting::issue(&house.connector(), &member.principal(), &member.uid).await?;
         if self.owes {
             debts::plant(house, &member).await?;
         }
@@ -209,7 +209,7 @@ impl Operation for Retire {
             member.hand_to_person(house)?;
             OpId::interactive_retirement(&member.uid)
         };
-        Ok(Retiring { member, op, pair, client })
+        Ok(Retiring { member, op, session, client })
     }
 
     fn question(&self, case: &Retiring) -> (&'static str, Value) {
@@ -218,9 +218,7 @@ impl Operation for Retire {
     }
 
     fn owns(&self, case: &Retiring, key: &str) -> bool {
-        let (session, instance) = &case.pair;
-        case.member.owns(key)
-            || [case.op.as_str(), session, instance.as_str()].iter().any(|part| key.contains(part))
+        case.member.owns(key) || key.contains(case.op.as_str()) || case.session.owns(key)
     }
 
     fn check_writes(&self, _: &Retiring, written: &[String]) -> Result<()> {
@@ -233,6 +231,7 @@ impl Operation for Retire {
             ("session.", 2..=2),
             ("epcred.", 1..=1),
             ("frontier.", 1..=1),
+            ("attempt.", 1..=1),
         ];
         if self.owes {
             allowed.extend(["oblig.", "cotal.", "cp.", "lease."].map(|key| (key, 1..=1)));
@@ -241,13 +240,10 @@ impl Operation for Retire {
     }
 
     async fn check(&self, house: &House, case: &mut Retiring) -> Result<()> {
-        let Retiring { member, op, pair: (session, instance), client } = case;
+        let Retiring { member, op, session, client } = case;
         member.is_retired(house, op.as_str()).await?;
-        let sessions = house.bucket(&house.names().sessions_bucket());
-        let row = house.json(&sessions, &format!("session.{session}")).await?;
-        ensure!(row["state"] == "retired", "the session: {row}");
-        let serving = house.json(&house.auth, &format!("epcred.manager.{instance}.{session}.s")).await?;
-        ensure!(serving["state"] == "revoked", "the serving half: {serving}");
+        session.has_ended(house).await?;
+        minting::none_is_live(house, member).await?;
         if self.owes {
             debts::are_settled(house, member).await?;
         }
@@ -258,32 +254,4 @@ impl Operation for Retire {
         member.revoke(house)?;
         member.regrant(house)?.enters(house).await
     }
-}
-
-/// A session of the member's, as redemption leaves it.
-async fn plant_session(house: &House, member: &Member) -> Result<(String, LifecycleUid)> {
-    let (instance, holder) = (LifecycleUid::mint(&SystemEntropy), &member.uid);
-    // An incarnation's grammar is within that of a session id.
-    let session = LifecycleUid::mint(&SystemEntropy).to_string();
-    let principal = member.principal().key();
-    let row = json!({
-        "sessionId": session, "endpoint": "manager", "serving": { "instanceId": instance, "epoch": 0 },
-        "holder": { "principal": principal, "lifecycleUid": holder }, "grantSig": "sig",
-        "credCaller": format!("{holder}.{session}.c"), "credServing": format!("manager.{instance}.{session}.s"),
-        "revoked": { "caller": false, "serving": false }, "state": "active", "exp": 9,
-    });
-    let sessions = house.bucket(&house.names().sessions_bucket());
-    house.put(&sessions, &format!("session.{session}"), row.to_string()).await?;
-    let chain = json!([format!("session.{session}")]);
-    let caller = json!({
-        "credentialId": format!("{session}.c"), "holderPrincipal": principal, "lifecycleUid": holder,
-        "sourceChain": chain, "state": "active", "exp": 9,
-    });
-    house.put(&house.auth, &format!("cred.{holder}.{session}.c"), caller.to_string()).await?;
-    let serving = json!({
-        "credentialId": format!("{session}.s"), "holderPrincipal": "local.manager_serve_1", "lifecycleUid": instance,
-        "endpoint": "manager", "sourceChain": chain, "state": "active", "exp": 9,
-    });
-    house.put(&house.auth, &format!("epcred.manager.{instance}.{session}.s"), serving.to_string()).await?;
-    Ok((session, instance))
 }
