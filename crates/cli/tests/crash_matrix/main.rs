@@ -7,6 +7,7 @@
 //! left must be the terminal state, with no key written more often than the contract allows over both runs.
 //!
 //! The failpoint is a feature of `cotal-authority` that only tests enable; a binary without it fails every row.
+//! `COTAL_CRASH_MATRIX_ROWS=takeover,later` runs the rows whose names begin so.
 
 mod acts;
 mod child;
@@ -24,6 +25,8 @@ use std::{fmt, time::Instant};
 use anyhow::Result;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream};
 
+/// Names the rows to run; all of them without it.
+const ROWS: &str = "COTAL_CRASH_MATRIX_ROWS";
 /// Rows that run at the same time, each in a space of its own.
 const AT_ONCE: usize = 3;
 
@@ -70,7 +73,7 @@ async fn every_operation_is_ended_after_a_kill_between_any_two_of_its_writes() {
         ("reconcile, completed", endpoint::row(endpoint::Reconcile { committed: true }).boxed()),
         ("deregister", endpoint::row(endpoint::Deregister).boxed()),
     ];
-    let chosen = std::env::var("COTAL_CRASH_MATRIX_ROWS").ok();
+    let chosen = std::env::var(ROWS).ok();
     let chosen =
         |name: &str| chosen.as_deref().is_none_or(|rows| rows.split(',').any(|row| name.starts_with(row)));
     let ended: Vec<(usize, &str, Result<Row>)> = stream::iter(rows.into_iter().enumerate())
