@@ -11,23 +11,63 @@ use crate::{
     streams::{self, Config, Expiring, StoreSpec, StreamSpec, Verify},
 };
 
-/// Creates or verifies every stream and bucket of a space, in setup order; drift refuses.
+/// How many servers of the broker's cluster keep a copy of each stream: one, unless the broker is a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replicas(u8);
+
+impl Replicas {
+    /// A broker that is one server.
+    pub const ONE: Self = Self(1);
+    /// The most that a broker keeps.
+    pub const MOST: u8 = 5;
+
+    /// Reads a number of copies: 1 to [`Self::MOST`].
+    pub fn new(copies: u8) -> Result<Self, EpError> {
+        if (1..=Self::MOST).contains(&copies) {
+            return Ok(Self(copies));
+        }
+        Err(EpError::bad_request(format!("a stream is kept on 1 to {} servers, not on {copies}", Self::MOST)))
+    }
+}
+
+impl Default for Replicas {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+impl From<Replicas> for Value {
+    fn from(replicas: Replicas) -> Self {
+        replicas.0.into()
+    }
+}
+
+/// Creates or verifies every stream and bucket of a space on a broker of one server; see [`provision_replicated`].
+pub async fn provision_space(provisioner: &Connection, space: &Space) -> Result<(), EpError> {
+    provision_replicated(provisioner, space, Replicas::ONE).await
+}
+
+/// Creates or verifies every stream and bucket of a space, in setup order, each kept on as many servers; drift refuses.
 ///
 /// Message streams, messaging buckets, authority stores, endpoint-plane streams, and last the lifetimes of the three
 /// buckets whose rows expire, which are brought to what they must be. The connection needs the `provisioner` grant.
-pub async fn provision_space(provisioner: &Connection, space: &Space) -> Result<(), EpError> {
+pub async fn provision_replicated(
+    provisioner: &Connection,
+    space: &Space,
+    replicas: Replicas,
+) -> Result<(), EpError> {
     require_broker_floor(provisioner)?;
     let names = Names::new(&space.token());
     for spec in streams::message_streams(&names).into_iter().chain(streams::messaging_buckets(&names)) {
-        ensure_stream(provisioner, &spec).await?;
+        ensure_stream(provisioner, &spec.kept_on(replicas)).await?;
     }
-    for store in
-        streams::authority_stores(names.space()).iter().chain(&streams::evidence_stores(names.space()))
-    {
-        ensure_store(provisioner, store).await?;
+    let (authority, evidence) =
+        (streams::authority_stores(names.space()), streams::evidence_stores(names.space()));
+    for store in authority.into_iter().chain(evidence) {
+        ensure_store(provisioner, &store.kept_on(replicas)).await?;
     }
     for spec in streams::endpoint_streams(&names) {
-        ensure_stream(provisioner, &spec).await?;
+        ensure_stream(provisioner, &spec.kept_on(replicas)).await?;
     }
     for expiring in streams::expiring_buckets(&names) {
         reconcile_ttl(provisioner, &expiring).await?;
@@ -74,7 +114,7 @@ async fn ensure_stream(connection: &Connection, spec: &StreamSpec) -> Result<(),
         create(connection, &spec.config).await?;
         read_back(connection, stream).await?.config
     };
-    let drift = match spec.verify {
+    let drift = match &spec.verify {
         Verify::Exact => streams::first_drift(&spec.config, &found, spec.reconciled()),
         Verify::Facts(facts) => {
             let stated = |config: &Config| {

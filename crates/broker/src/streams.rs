@@ -3,6 +3,8 @@
 use cotal_wire::{SpaceToken, names::Names};
 use serde_json::{Map, Value, json};
 
+use crate::provision::Replicas;
+
 pub(crate) type Config = Map<String, Value>;
 
 const MILLIS: u64 = 1_000_000;
@@ -21,6 +23,9 @@ const DUPLICATE_WINDOW: u64 = 120 * SECONDS;
 /// How long the auth bucket keeps a deletion marker.
 const MARKER_TTL: u64 = HOURS;
 
+/// How many servers keep a stream.
+const REPLICAS: &str = "num_replicas";
+
 /// Fields that the TTL reconciliation owns.
 const RECONCILED: &[&str] = &["max_age", "duplicate_window"];
 
@@ -35,7 +40,7 @@ pub(crate) enum Verify {
     /// Every field, those apart that a later step reconciles.
     Exact,
     /// The fields that the contract states; the rest is not published.
-    Facts(&'static [&'static str]),
+    Facts(Vec<&'static str>),
 }
 
 /// An authority store: made as a KV bucket, hardened by one update, then verified.
@@ -56,9 +61,32 @@ pub(crate) struct Expiring {
 }
 
 impl StreamSpec {
+    /// The same, kept on as many servers, and held to that where it is more than one.
+    pub(crate) fn kept_on(mut self, replicas: Replicas) -> Self {
+        self.config.insert(REPLICAS.into(), replicas.into());
+        if let Verify::Facts(facts) = &mut self.verify
+            && replicas != Replicas::ONE
+        {
+            facts.push(REPLICAS);
+        }
+        self
+    }
+
     /// The fields that a later step reconciles instead of refusing: those of a bucket whose rows expire.
     pub(crate) fn reconciled(&self) -> &'static [&'static str] {
         if self.config.get("max_age").and_then(Value::as_u64) == Some(0) { &[] } else { RECONCILED }
+    }
+}
+
+impl StoreSpec {
+    /// The same, kept on as many servers. A space on one server is not asked how many keep it: an operator may have
+    /// made them more.
+    pub(crate) fn kept_on(mut self, replicas: Replicas) -> Self {
+        if replicas != Replicas::ONE {
+            self.created.insert(REPLICAS.into(), replicas.into());
+            self.verified.insert(REPLICAS.into(), replicas.into());
+        }
+        self
     }
 }
 
@@ -82,7 +110,7 @@ fn base(name: &str, subjects: &[String], overrides: Value) -> Config {
         "max_msgs_per_subject": -1,
         "max_msg_size": -1,
         "discard": "old",
-        "num_replicas": 1,
+        REPLICAS: 1,
         "no_ack": false,
         "duplicate_window": DUPLICATE_WINDOW,
         "compression": "none",
@@ -156,9 +184,9 @@ pub(crate) fn messaging_buckets(names: &Names) -> Vec<StreamSpec> {
 pub(crate) fn endpoint_streams(names: &Names) -> Vec<StreamSpec> {
     const LIMITED: &[&str] = &["subjects", "retention", "storage", "max_age"];
     let prefix = names.subject_prefix();
-    let stream = |name: String, tails: &[&str], overrides, facts| {
+    let stream = |name: String, tails: &[&str], overrides, facts: &[&'static str]| {
         let subjects: Vec<String> = tails.iter().map(|tail| format!("{prefix}.{tail}")).collect();
-        StreamSpec { config: base(&name, &subjects, overrides), verify: Verify::Facts(facts) }
+        StreamSpec { config: base(&name, &subjects, overrides), verify: Verify::Facts(facts.to_vec()) }
     };
     let a_day = || json!({ "max_age": 24 * HOURS });
     vec![

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use cotal_broker::{
     Connection, Lifetime,
     kv::{Bucket, WriteOutcome},
-    provision::{ensure_authority_stores, provision_space},
+    provision::{Replicas, ensure_authority_stores, provision_replicated, provision_space},
     shape::prove_authority_store,
 };
 use cotal_wire::{EpCode, grants::infra, names::Names};
@@ -247,4 +247,18 @@ async fn the_broker_denies_the_provisioner_what_its_list_does_not_name() {
             .unwrap_err();
         assert_eq!(error.code, EpCode::PermissionDenied, "{subject}");
     }
+}
+
+#[tokio::test]
+async fn one_server_keeps_one_copy_and_nothing_is_made_that_is_not_kept_as_asked() {
+    for copies in [0, Replicas::MOST + 1, u8::MAX] {
+        assert_eq!(Replicas::new(copies).unwrap_err().code, EpCode::BadRequest, "{copies}");
+    }
+    let f = fixture().await;
+    let provisioner = provisioner(&f).await;
+    let refusal = provision_replicated(&provisioner, &f.space, Replicas::new(3).unwrap()).await.unwrap_err();
+    assert!(refusal.message.contains("replicas"), "{refusal}");
+    let names = api(&f.open("admin").await, "STREAM.NAMES", &json!({})).await;
+    assert_eq!(names["total"], 0, "{names}");
+    provision_replicated(&provisioner, &f.space, Replicas::default()).await.unwrap();
 }

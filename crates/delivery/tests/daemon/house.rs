@@ -290,6 +290,12 @@ impl House {
 
     /// Removes a server from the meta group for good, as an operator does.
     pub(crate) async fn remove_peer(&self, name: &str) {
+        let url = self.urls.split(',').next().unwrap();
+        self.remove_peer_at(url, name).await;
+    }
+
+    /// As [`Self::remove_peer`], asked at the server at this URL.
+    pub(crate) async fn remove_peer_at(&self, url: &str, name: &str) {
         let anything = mint_system_user(
             &self.trust,
             CredentialKind::ConnectionEvictor,
@@ -301,7 +307,6 @@ impl House {
             SystemClock.now_secs(),
         );
         let creds = anything.unwrap().creds.to_string();
-        let url = self.urls.split(',').next().unwrap();
         let mut client = RawClient::connect(url, Some(&creds), None, None).await.0.unwrap();
         client.try_subscribe("_INBOX.removed", None).await.unwrap();
         let request = json!({ "peer": name }).to_string();

@@ -5,6 +5,7 @@
 mod barrier;
 mod callout;
 mod cluster;
+mod cluster_plane;
 mod evict;
 mod house;
 mod lease;
