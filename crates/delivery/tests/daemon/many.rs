@@ -4,7 +4,7 @@ use cotal_authority::{claim_oracle::Verdict, evict::Evictor as _};
 use cotal_testkit::raw::{ConnectOutcome, RawClient};
 use futures::{StreamExt, stream};
 
-use crate::house::{House, principal};
+use crate::house::{House, eventually, principal};
 
 #[tokio::test]
 async fn a_principal_on_the_second_page_is_seen_and_ended() {
@@ -24,7 +24,8 @@ async fn a_principal_on_the_second_page_is_seen_and_ended() {
     let mut client = house.client(&last).await;
     let admin = house.admin();
     assert_eq!(admin.principal_liveness(&last).await, Verdict::Live);
-    assert_eq!(admin.principal_liveness(&principal("nobody")).await, Verdict::Gone);
+    let nobody = principal("nobody");
+    eventually("nobody is gone", async || admin.principal_liveness(&nobody).await == Verdict::Gone).await;
     let eviction = admin.evict(&[last.clone()].into()).await.remove(0);
     assert!(eviction.verified_gone && eviction.kicked == 1, "{eviction:?}");
     client.ended().await;
