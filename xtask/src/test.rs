@@ -11,16 +11,21 @@ pub(crate) struct Arguments {
     /// Run the broker tests on every pinned nats-server, not only the default.
     #[arg(long)]
     matrix: bool,
+    /// Run the long variants too: owners that live for a minute, wider models, more crashes. Adds minutes.
+    #[arg(long)]
+    long: bool,
     /// Leave out format, lints and docs.
     #[arg(long)]
     only_tests: bool,
 }
 
 /// What the matrix repeats on every version: the packages whose tests stand on a broker.
-const BROKER_PACKAGES: [&str; 5] =
-    ["cotal-broker", "cotal-authority", "cotal-callout", "cotal-auth", "cotal"];
+const BROKER_PACKAGES: [&str; 6] =
+    ["cotal-broker", "cotal-authority", "cotal-delivery", "cotal-callout", "cotal-auth", "cotal"];
 /// What every run repeats on every version: the file that proves that what is minted here is accepted.
 const MINTED: &str = "minted";
+/// Asks the tests for their long variants when it is `1`; `cotal_testkit::long` reads it.
+const LONG_TESTS: &str = "COTAL_LONG_TESTS";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     // A broker of one's own stands for every pinned one.
@@ -43,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             _ if arguments.matrix => Choice::Broker,
             _ => Choice::Minted,
         };
-        tests(version, broker, choice, &witnesses, &log)?;
+        tests(version, broker, choice, arguments.long, &witnesses, &log)?;
     }
     step::run("doc tests", step::cargo().args(["test", "--workspace", "--doc", "--locked"]))?;
     scan::for_secrets(&log)
@@ -112,6 +117,7 @@ fn tests(
     version: &str,
     broker: &Path,
     choice: Choice,
+    long: bool,
     witnesses: &witnesses::Witnesses,
     log: &Path,
 ) -> Result<()> {
@@ -125,5 +131,8 @@ fn tests(
     }
     witnesses.describe_to(&mut command);
     command.env(nats_server::OWN_BINARY, broker);
+    if long {
+        command.env(LONG_TESTS, "1");
+    }
     scan::tee(&format!("tests on nats-server {version}"), &mut command, log)
 }

@@ -409,6 +409,7 @@ mod tests {
         StoreIdentity::Fs { root: root.into(), id: "i".into() }
     }
 
+    // #1634, #1694, #773, #2580: two owners, each sure that the store was its own.
     #[test]
     fn a_renewal_is_ones_own_only_when_the_holder_answers_from_the_same_store() {
         let answer = |answerer: &str, holds_lease: bool, root: &str| {
@@ -429,6 +430,17 @@ mod tests {
         ] {
             let told = told(holder, answer).unwrap_err();
             assert!(told.contains(part), "{told}");
+        }
+    }
+
+    // #2580: on two machines one path is two stores.
+    #[test]
+    fn one_path_is_two_stores_when_their_ids_differ_or_one_has_none() {
+        for id in [None, Some(""), Some("j"), Some("I")] {
+            let there = delivery_admin::StoreIdentity::Fs { root: "/r".into(), id: id.map(str::to_owned) };
+            let answer = StoreAnswer { store: there, answerer: "local.A".into(), holds_lease: true };
+            let told = decide(Some("local.A"), Ok(answer), store("/r")).unwrap_err().to_string();
+            assert!(told.contains("divergent"), "{id:?}: {told}");
         }
     }
 }

@@ -4,20 +4,25 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot set its stage must fail")]
 
 use std::{
+    io::Write,
     path::PathBuf,
     process::{Output, Stdio},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use cotal::renewal_lease::{NotTaken, RenewalLease};
+use cotal::{
+    cli::{Cli, Command},
+    context::Context,
+    renewal_lease::{NotTaken, RenewalLease},
+};
 use cotal_broker::{
     Connection,
     connector::{Connector, Lifetime},
     custody::Custody,
     kv::{Bucket, WriteOutcome},
 };
-use cotal_testkit::stage::Stage;
+use cotal_testkit::{long::long_tests, stage::Stage};
 use cotal_trust::{
     bundle::SpaceAccount,
     creds,
@@ -26,7 +31,7 @@ use cotal_trust::{
 };
 use cotal_wire::{
     Clock, ConnId, DigestRef, EndpointName, InstanceId, Names, OpId, Owner, Permissions, Principal, Rules,
-    Space, UnixSecs,
+    Space, UnixMillis, UnixSecs,
     grants::{delivery, operator},
     names,
     rows::{EndpointGate, ServiceSpec},
@@ -221,6 +226,80 @@ fn a_system_credential_is_never_signed_anew_and_a_rotation_makes_both() {
     stage.ok(&["down"]).unwrap();
     stage.ok(&["up", "--user-auth", "--rotate-sys"]).unwrap();
     assert_eq!((doctor(&stage, &[]).0, generation(&stage)), (Some(0), 2));
+}
+
+/// A clock that runs ahead.
+#[derive(Debug)]
+struct Ahead(u64);
+
+impl Clock for Ahead {
+    fn now_millis(&self) -> UnixMillis {
+        UnixMillis(SystemClock.now_millis().0 + self.0 * 1_000)
+    }
+}
+
+#[derive(Clone, Default)]
+struct Printed(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Printed {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+// #338: they ran out after 30 days without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_system_credential_is_warned_about_from_three_quarters_of_its_life() {
+    let stage = up();
+    stage.ok(&["down"]).unwrap();
+    for (hours, state) in [(22 * 24, "healthy"), (22 * 24 + 13, "near-expiry"), (30 * 24 + 1, "expired")] {
+        let printed = Printed::default();
+        let (home, root) = (Home::at(stage.home()), root(&stage));
+        let mut ctx =
+            Context::of_parts(home, root, PathBuf::new(), |_| None, printed.clone(), std::io::sink());
+        ctx.clock = Arc::new(Ahead(hours * 3_600));
+        ctx.json = true;
+        let line = ["cotal", "doctor", "auth", "--json"];
+        let Command::Doctor(arguments) = <Cli as clap::Parser>::try_parse_from(line).unwrap().command else {
+            panic!("{line:?}")
+        };
+        let _ = cotal::doctor::run(arguments, &ctx).await;
+        let report: Value = serde_json::from_slice(&printed.0.lock().unwrap()).unwrap();
+        for cred in [DaemonCred::MembershipObserver, DaemonCred::ConnectionEvictor] {
+            let all = report["credentials"].as_array().unwrap();
+            let told = all.iter().find(|told| told["file"] == cred.file_name()).unwrap();
+            assert_eq!(told["state"], state, "{cred} after {hours} h: {report}");
+            let remedy = told.get("remedy").and_then(Value::as_str).unwrap_or_default();
+            assert_eq!(remedy.contains("--rotate-sys"), state != "healthy", "{remedy}");
+        }
+    }
+}
+
+// #367, #368: whoever went down had to wait for leases to lapse before going up again.
+#[test]
+fn down_and_up_at_once_waits_out_whatever_died_before() {
+    let stage = up();
+    // A dead daemon's lease lives for half a minute.
+    let mut deaths = vec![&[][..], &["delivery", "auth-service"]];
+    if long_tests() {
+        deaths.extend([&["delivery"][..], &["auth-service"]]);
+    }
+    for dies in deaths {
+        for daemon in dies {
+            let files = root(&stage).daemon_files(daemon, Some(&space()));
+            let pid = std::fs::read_to_string(&files.pid).unwrap();
+            kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+        }
+        stage.ok(&["down"]).unwrap();
+        stage.ok(&["up", "--user-auth"]).unwrap();
+        let status: Value = serde_json::from_str(&stage.ok(&["status", "--json"]).unwrap()).unwrap();
+        let delivery = (&status["delivery"]["running"], &status["delivery"]["ready"]);
+        assert_eq!(delivery, (&true.into(), &true.into()), "after the death of {dies:?}: {status}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
