@@ -39,6 +39,8 @@ struct Registered {
     number: u64,
     of: Retiring,
     flight: Flight,
+    /// How many asked for it.
+    askers: usize,
 }
 
 impl RetirementFlights {
@@ -53,8 +55,9 @@ impl RetirementFlights {
         F: Future<Output = RetirementOutcome> + Send + 'static,
     {
         let mut registry = self.0.lock();
-        if let Some(current) = registry.flights.get(&retiring.op) {
+        if let Some(current) = registry.flights.get_mut(&retiring.op) {
             if current.of == *retiring {
+                current.askers += 1;
                 return Ok(current.flight.clone());
             }
             return Err(EpError::conflict(format!(
@@ -74,10 +77,14 @@ impl RetirementFlights {
         });
         let flight = Flight(running.map(|ended| ended.unwrap_or_else(|_| Err(broke_off()))).boxed().shared());
         let number = registry.launched;
-        registry
-            .flights
-            .insert(retiring.op.clone(), Registered { number, of: retiring.clone(), flight: flight.clone() });
+        let registered = Registered { number, of: retiring.clone(), flight: flight.clone(), askers: 1 };
+        registry.flights.insert(retiring.op.clone(), registered);
         Ok(flight)
+    }
+
+    /// How many have asked for this operation since its flight began; 0 when it is not in flight.
+    pub fn askers(&self, op: &OpId) -> usize {
+        self.0.lock().flights.get(op).map_or(0, |registered| registered.askers)
     }
 
     /// The operations in flight.

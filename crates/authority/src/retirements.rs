@@ -125,6 +125,11 @@ impl Retirements {
         self.flights.join_or_start(retiring, || (self.barrier)(retiring.clone()).boxed())
     }
 
+    /// How many have asked for the flight of an operation; 0 when it is not in flight.
+    pub fn askers(&self, op: &OpId) -> usize {
+        self.flights.askers(op)
+    }
+
     /// The operations in flight.
     pub fn in_flight(&self) -> Vec<OpId> {
         self.flights.in_flight()

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::harness::{OWNER, World, op, principal, uid};
+use crate::harness::{OWNER, World, eventually, op, principal, uid};
 
 const WAIT: Duration = Duration::from_secs(10);
 const EPOCH: u64 = 3;
@@ -81,6 +81,7 @@ impl Barrier {
 struct Stage {
     world: World,
     rail: AuthRail,
+    retirements: Arc<Retirements>,
     barrier: Arc<Barrier>,
     auth: AuthIncarnation,
     contract: AuthContract,
@@ -101,7 +102,7 @@ impl Stage {
         let retirements =
             Arc::new(Retirements::new(stores, Arc::new(move |_| Arc::clone(&running).run().boxed())));
         let auth = AuthIncarnation { instance: InstanceId::mint(&SystemEntropy), epoch: EPOCH };
-        let rail = AuthRail::open(&world.connector, &auth, retirements).await.unwrap();
+        let rail = AuthRail::open(&world.connector, &auth, retirements.clone()).await.unwrap();
         let (target, caller_uid) = (uid(), uid());
         world.plant_active("bob", &target).await;
         let manager = InstanceId::mint(&SystemEntropy);
@@ -110,6 +111,7 @@ impl Stage {
         let stage = Self {
             world,
             rail,
+            retirements,
             barrier,
             auth,
             contract: AuthContract::new().unwrap(),
@@ -392,7 +394,8 @@ async fn two_requests_at_once_share_one_barrier() {
     let (first, second) = (stage.body(), stage.body());
     let both = async { tokio::join!(stage.ask(&first), stage.ask(&second)) };
     let release = async {
-        stage.barrier.begun.notified().await;
+        let op = OpId::managed_retirement(&stage.target);
+        eventually("both wait for it", async || stage.retirements.askers(&op) == 2).await;
         stage.barrier.release();
     };
     let ((one, two), ()) = tokio::join!(both, release);
