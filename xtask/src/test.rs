@@ -24,7 +24,7 @@ const BROKER_PACKAGES: [&str; 6] =
     ["cotal-broker", "cotal-authority", "cotal-delivery", "cotal-callout", "cotal-auth", "cotal"];
 /// What every run repeats on every version: the file that proves that what is minted here is accepted.
 const MINTED: &str = "minted";
-/// Asks the tests for their long variants when it is `1`; `cotal_testkit::long` reads it.
+/// Asks the tests for their long variants when it is `1`; `cotal_testkit::long_tests` reads it.
 const LONG_TESTS: &str = "COTAL_LONG_TESTS";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {

@@ -22,7 +22,7 @@ use cotal_broker::{
     custody::Custody,
     kv::{Bucket, WriteOutcome},
 };
-use cotal_testkit::{long::long_tests, stage::Stage};
+use cotal_testkit::{long_tests, stage::Stage};
 use cotal_trust::{
     bundle::SpaceAccount,
     creds,

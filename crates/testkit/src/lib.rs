@@ -3,7 +3,6 @@
 
 pub mod broker;
 pub mod daemons;
-pub mod long;
 pub mod process;
 pub mod proxy;
 pub mod raw;
