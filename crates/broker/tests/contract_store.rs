@@ -25,6 +25,7 @@ async fn executor(f: &Fixture) -> Connection {
     f.connector.open("cotal:auth-registration:main".into(), &grants, Lifetime::Renewing).await.unwrap()
 }
 
+// #1353: the store is keyed by bare hex, and references carry the prefix.
 #[tokio::test]
 async fn an_artifact_is_published_once_and_read_back_by_digest() {
     let f = fixture().await;

@@ -157,6 +157,7 @@ mod tests {
         assert!(!format!("{first:?}").contains(first.serve.expose().as_str()));
     }
 
+    // #1263: two first starts made two identities.
     #[test]
     fn concurrent_first_starts_yield_one_identity() {
         let tmp = tempfile::tempdir().unwrap();

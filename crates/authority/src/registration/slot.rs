@@ -203,6 +203,7 @@ mod tests {
         assert_eq!(see(&held('a', 5), false).unwrap_err().code, EpCode::Internal);
     }
 
+    // #1393, #1419.
     #[test]
     fn a_foreign_slot_is_taken_only_past_its_stamp() {
         let slot = SlotHolder { instance: id('b'), generation: 5 };

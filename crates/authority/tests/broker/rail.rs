@@ -255,6 +255,7 @@ fn error(reply: &EndpointReply) -> (&str, Outcome) {
     (refused.code.as_str(), refused.outcome)
 }
 
+// #399: the rail that retires was no endpoint like the others.
 #[tokio::test]
 async fn describe_is_public_on_every_rail_and_pins_what_the_endpoint_publishes() {
     let stage = Stage::start().await;
@@ -489,18 +490,10 @@ async fn more_retirements_than_may_be_handled_are_refused_and_describe_still_ans
     let waiting: Vec<_> = (0..64).map(|_| stage.ask(&body)).collect();
     let crowd = futures::future::join_all(waiting);
     let one_more = async {
-        stage.barrier.begun.notified().await;
-        let mut hurried = stage.body();
-        hurried["deadlineMs"] = 1.into();
-        let refused = loop {
-            let reply = stage.ask(&hurried).await;
-            match error(&reply) {
-                ("resource-exhausted", outcome) => break outcome,
-                ("deadline-exceeded", _) => {}
-                other => panic!("{other:?}"),
-            }
-        };
-        assert_eq!(refused, Outcome::NotExecuted);
+        let op = OpId::managed_retirement(&stage.target);
+        eventually("all of them wait for it", async || stage.retirements.askers(&op) == 64).await;
+        let reply = stage.ask(&stage.body()).await;
+        assert_eq!(error(&reply), ("resource-exhausted", Outcome::NotExecuted));
         let describe = stage.subject("ep.one", "describe", "", &stage.nonce());
         let reply =
             stage.send(&stage.requester, &describe, Stage::describe_body().to_string().into_bytes()).await;

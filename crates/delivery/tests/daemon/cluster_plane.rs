@@ -16,7 +16,10 @@ use cotal_broker::{
     provision::{Replicas, provision_replicated},
 };
 use cotal_delivery::Delivery;
-use cotal_testkit::{broker::NatsCluster, raw::RawClient};
+use cotal_testkit::{
+    broker::{NatsCluster, NatsServer},
+    raw::RawClient,
+};
 use cotal_trust::{
     nkey::Seed,
     system::{SystemClock, SystemEntropy},
@@ -128,7 +131,7 @@ impl Cluster {
     async fn agent(&self, plane: &Plane, actor: &str) -> Agent {
         let (principal, uid) = (principal(actor), LifecycleUid::mint(&SystemEntropy));
         plane.activate_managed(&principal, &uid).await.unwrap();
-        let urls: Vec<String> = self.servers.servers.iter().map(|server| server.url()).collect();
+        let urls: Vec<String> = self.servers.servers.iter().map(NatsServer::url).collect();
         let clients = join_all(urls.iter().map(|url| self.house.client_at(url, &principal))).await;
         Agent { principal, uid, clients }
     }

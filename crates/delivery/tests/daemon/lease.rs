@@ -32,6 +32,7 @@ async fn a_second_daemon_is_refused_while_the_first_holds_the_lease() {
     assert_eq!((answer.answerer, answer.holds_lease), (second.holder().key(), true));
 }
 
+// #367, #368: a start after a death was refused until a lease had lapsed.
 #[tokio::test]
 async fn a_dead_holders_lease_lapses_and_is_taken_over() {
     let (_server, mut house) = House::start().await;

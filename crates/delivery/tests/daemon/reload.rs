@@ -116,6 +116,7 @@ async fn a_credential_that_expires_is_followed_by_the_adopted_one_without_a_rest
     daemon.stop().await;
 }
 
+// #457: a credential that nobody renewed in time.
 #[tokio::test]
 async fn the_daemon_re_reads_its_store_at_three_quarters_of_the_credentials_life() {
     let (_server, house) = House::start().await;

@@ -238,6 +238,7 @@ async fn a_family_is_revoked_and_its_holders_proved_gone_sweep_by_sweep() {
     assert_eq!(rig.world.text(&rig.world.auth, &rig.cursor_key()).await, None, "the cursor is cleared");
 }
 
+// #457: a restart found its gate frozen by itself, and so did every restart after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_that_is_cut_off_after_any_write_is_resumed_by_the_next_one() {
     let journal = Failpoint::journal();
@@ -333,6 +334,7 @@ async fn of_two_registrations_of_one_instance_one_commits_and_no_epoch_is_given_
     assert_eq!(rig.gate().await["processEpoch"].as_u64(), epochs.last().copied());
 }
 
+// #1393, #1419: an instance that had stopped kept the slot for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn instances_of_one_endpoint_take_turns_and_reclaim_a_slot_only_past_its_stamp() {
     let rig = Rig::start().await;

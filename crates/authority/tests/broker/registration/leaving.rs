@@ -2,6 +2,7 @@
 
 use super::*;
 
+// #529: instances that were gone stayed registered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deregistration_says_which_of_its_ends_it_came_to() {
     let rig = Rig::start().await;
