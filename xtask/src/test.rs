@@ -11,7 +11,8 @@ pub(crate) struct Arguments {
     /// Run the broker tests on every pinned nats-server, not only the default.
     #[arg(long)]
     matrix: bool,
-    /// Run the long variants too: owners that live for a minute, wider models, more crashes. Adds minutes.
+    /// Run the long variants: two owners killed for a minute, every death before a `down` and `up` by itself. Adds
+    /// minutes.
     #[arg(long)]
     long: bool,
     /// Leave out format, lints and docs.

@@ -539,7 +539,7 @@ fn mints_against_a_takeover_and_a_retirement_hold_under_every_interleaving_and_c
         minters: vec![true, false],
         takeover: true,
         retirement: true,
-        mishaps: if cotal_testkit::long_tests() { 2 } else { 1 },
+        mishaps: 1,
         stamps_over_any_head: false,
     };
     check(model, "mints, a takeover and a retirement");
