@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     custody::{Custody, Place},
-    denials::{Denial, Denials, Direction},
+    denials::{Denial, Denials, Direction, FLUSH},
     session::{Session, SessionPlan},
 };
 
@@ -502,7 +502,7 @@ impl Core {
         let session = self.connected().await?;
         let mut denied = self.denials.watch();
         let number = self.flushes.fetch_add(1, Ordering::Relaxed);
-        let subject = format!("{}.flush.{number}", self.plan.inbox_prefix);
+        let subject = format!("{}{FLUSH}{number}", self.plan.inbox_prefix);
         let mut echo = session.client.subscribe(subject.clone()).await.map_err(|_| RequestFailure::Lost)?;
         session.client.publish(subject.clone(), Bytes::new()).await.map_err(|_| RequestFailure::Lost)?;
         loop {

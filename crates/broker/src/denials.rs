@@ -25,6 +25,16 @@ pub(crate) struct Denial {
     pub(crate) subject: String,
 }
 
+/// Between an inbox and the number of a flush that nobody may answer: its refusal is the answer.
+pub(crate) const FLUSH: &str = ".flush.";
+
+impl Denial {
+    /// Whether it is how a flush was answered, which is nothing to report.
+    pub(crate) fn answers_a_flush(&self) -> bool {
+        self.subject.contains(FLUSH)
+    }
+}
+
 /// The refusals of one connection that nobody claimed yet.
 pub(crate) struct Denials {
     unclaimed: Mutex<VecDeque<Denial>>,

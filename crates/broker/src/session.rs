@@ -205,11 +205,13 @@ fn observe(event: Event, label: &str, ending: &Ending, denials: &Denials) {
         Event::Disconnected | Event::Closed => ending.lost.cancel(),
         Event::ServerError(ServerError::Other(text)) => {
             if let Some(denial) = parse_denial(&text) {
-                tracing::warn!(
-                    label,
-                    ?denial,
-                    "the broker refused what this connection's grant does not name"
-                );
+                if !denial.answers_a_flush() {
+                    tracing::warn!(
+                        label,
+                        ?denial,
+                        "the broker refused what this connection's grant does not name"
+                    );
+                }
                 denials.report(denial);
             } else {
                 tracing::info!(label, error = text, "the broker reported an error");
