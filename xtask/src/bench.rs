@@ -1,4 +1,4 @@
-//! `cargo xtask bench connect`: builds release and measures; JSON on stdout, progress on stderr.
+//! `cargo xtask bench connect | retire`: builds release and measures; JSON on stdout, progress on stderr.
 
 use std::path::PathBuf;
 
@@ -19,24 +19,54 @@ enum What {
         /// Fewer connects and no storm: ends within 40 s of a built tree.
         #[arg(long)]
         quick: bool,
-        /// The nats-server version to measure on.
-        #[arg(long, value_name = "V")]
-        version: Option<String>,
+        #[command(flatten)]
+        broker: Broker,
+    },
+    /// What it takes to retire a lifecycle: round trips, time, a thousand of them beside connects, and the boot.
+    #[command(long_about = RETIRE)]
+    Retire {
+        /// A tenth of everything: ends within a minute of a built tree.
+        #[arg(long)]
+        quick: bool,
+        #[command(flatten)]
+        broker: Broker,
     },
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let What::Connect { quick, version } = &arguments.what;
-    let broker = match version {
-        Some(version) => {
-            nats_server::ensure(version)?;
-            nats_server::binary(version)
+const RETIRE: &str = "\
+What it takes to retire a lifecycle: the durable round trips of an idle one with one credential (at most 25), its time \
+beside one KV update, a thousand of them with at least 8 in flight beside a load of connects (connect p99 at most 3 \
+times the idle one), and the boot with 10,000 completed retirements on record (at most 5 times the boot with none). \
+`cotal-bench retire --help` explains every figure.";
+
+#[derive(Debug, clap::Args)]
+struct Broker {
+    /// The nats-server version to measure on.
+    #[arg(long, value_name = "V")]
+    version: Option<String>,
+}
+
+impl Broker {
+    fn binary(&self) -> Result<PathBuf> {
+        match &self.version {
+            Some(version) => {
+                nats_server::ensure(version)?;
+                Ok(nats_server::binary(version))
+            }
+            None => nats_server::chosen(),
         }
-        None => nats_server::chosen()?,
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let (what, quick, broker) = match &arguments.what {
+        What::Connect { quick, broker } => ("connect", quick, broker),
+        What::Retire { quick, broker } => ("retire", quick, broker),
     };
+    let broker = broker.binary()?;
     build(&["cotal", "cotal-bench"])?;
     let mut command = std::process::Command::new(release("cotal-bench"));
-    command.arg("connect").arg("--cotal").arg(release("cotal"));
+    command.arg(what).arg("--cotal").arg(release("cotal"));
     if *quick {
         command.arg("--quick");
     }

@@ -88,9 +88,20 @@ pub(crate) async fn open_loop(
     lasting: Duration,
 ) -> Result<Measured> {
     let started = Instant::now();
+    open_loop_while(addr, ticket, per_s, || started.elapsed() < lasting).await
+}
+
+/// Offers `per_s` connects a second for as long as `going`, whatever comes back.
+pub(crate) async fn open_loop_while(
+    addr: SocketAddr,
+    ticket: &Arc<Ticket>,
+    per_s: f64,
+    going: impl Fn() -> bool,
+) -> Result<Measured> {
+    let started = Instant::now();
     let mut running = Vec::new();
     let mut sent = 0usize;
-    while started.elapsed() < lasting {
+    while going() {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of connects")]
         let due = (started.elapsed().as_secs_f64() * per_s) as usize;
         while sent < due {
@@ -186,6 +197,6 @@ fn summarise(outcomes: &[Outcome], elapsed: Duration) -> Measured {
     }
 }
 
-fn percentile(sorted: &[f64], percent: usize) -> f64 {
+pub(crate) fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted.get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
 }

@@ -1,10 +1,13 @@
-//! Measures connects: a broker without callout, a callout that checks nothing, and the auth service with every check
-//! on, in one run on one machine. JSON on stdout, progress on stderr; run it by `cargo xtask bench connect`.
+//! Measures connects (a broker without callout, a callout that checks nothing, and the auth service with every check
+//! on) and retirements, each in one run on one machine. JSON on stdout, progress on stderr; run it by
+//! `cargo xtask bench connect` and `cargo xtask bench retire`.
 
 mod bare;
+mod door;
 mod loadgen;
 mod population;
 mod report;
+mod retire;
 mod service;
 
 use std::{
@@ -28,7 +31,7 @@ use cotal_workspace::root::Root;
 
 use crate::{
     loadgen::{Ticket, closed_loop, open_loop},
-    population::Population,
+    population::{Ground, Population},
     report::{Extra, Flood, Report, Run, Storm},
     service::{Bare, Service},
 };
@@ -43,7 +46,7 @@ const STORM_CONNECTIONS: u64 = 384;
 const IN_FLIGHT: [usize; 4] = [1, 16, 64, 256];
 
 #[derive(Parser)]
-#[command(name = "cotal-bench", about = "Measure connects per second and latency")]
+#[command(name = "cotal-bench", about = "Measure connects and retirements")]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -57,6 +60,16 @@ enum Command {
         #[arg(long)]
         cotal: PathBuf,
         /// Fewer connects and no storm: ends within 40 s of a built tree.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// What it takes to retire a lifecycle: round trips, time, a thousand of them beside connects, and the boot.
+    #[command(long_about = retire::LONG_ABOUT)]
+    Retire {
+        /// The release build of `cotal`.
+        #[arg(long)]
+        cotal: PathBuf,
+        /// A tenth of everything: ends within a minute of a built tree.
         #[arg(long)]
         quick: bool,
     },
@@ -75,6 +88,11 @@ async fn main() -> Result<()> {
     match Args::parse().command {
         Command::Connect { cotal, quick } => {
             let report = connect(&cotal, quick).await?;
+            println!("{}", serde_json::to_string(&report)?);
+            Ok(())
+        }
+        Command::Retire { cotal, quick } => {
+            let report = retire::measure(&cotal, quick).await?;
             println!("{}", serde_json::to_string(&report)?);
             Ok(())
         }
@@ -107,8 +125,9 @@ async fn connect(cotal: &std::path::Path, quick: bool) -> Result<Report> {
 
     progress("service: granting actors and exchanging their secrets");
     let service = Service::start(cotal, &space).await?;
-    let mut people = Population::grant(&space, &service, if quick { 120 } else { 1500 }).await?;
-    let ticket = Arc::new(Ticket { creds: sentinel.clone(), bearers: people.bearers(&space)? });
+    let mut people =
+        Population::grant(&ground(&space), service.door(), "crowd", if quick { 120 } else { 1500 }).await?;
+    let ticket = Arc::new(Ticket { creds: sentinel.clone(), bearers: people.bearers(&ground(&space))? });
     progress("service: every check on");
     for (in_flight, total) in IN_FLIGHT.into_iter().zip(totals) {
         runs.push(Run::new("service", in_flight, closed_loop(addr, &ticket, in_flight, total).await?));
@@ -141,14 +160,14 @@ async fn beyond(
     let ticket = |bearers| Arc::new(Ticket { creds: sentinel.clone(), bearers });
 
     progress("ledger: the same load with 100,000 rows");
-    let bearers = people.bearers(space)?;
+    let bearers = people.bearers(&ground(space))?;
     let small = closed_loop(addr, &ticket(bearers.clone()), 64, 4000).await?;
-    Population::pad(space, 100_000)?;
+    Population::pad(&ground(space), 100_000)?;
     let large = closed_loop(addr, &ticket(bearers), 64, 4000).await?;
 
     progress("flood: unverifiable bearers beside verified users");
-    let alone = closed_loop(addr, &ticket(people.bearers(space)?), 8, 1500).await?;
-    let garbage = ticket(people.forged_bearers(space)?);
+    let alone = closed_loop(addr, &ticket(people.bearers(&ground(space))?), 8, 1500).await?;
+    let garbage = ticket(people.forged_bearers(&ground(space))?);
     let (began, refused) = (Instant::now(), closed_loop(addr, &garbage, 64, 3000).await?.refused);
     #[allow(clippy::cast_precision_loss, reason = "a count of connects")]
     let refusable_per_s = refused as f64 / began.elapsed().as_secs_f64();
@@ -159,7 +178,7 @@ async fn beyond(
             tokio::spawn(
                 async move { open_loop(addr, &garbage, offered_per_s, Duration::from_secs(8)).await },
             );
-        let beside = closed_loop(addr, &ticket(people.bearers(space)?), 8, 1500).await?;
+        let beside = closed_loop(addr, &ticket(people.bearers(&ground(space))?), 8, 1500).await?;
         floods.push(Flood {
             times,
             offered_per_s,
@@ -172,8 +191,11 @@ async fn beyond(
 
     progress("crowd: three times as many at once as the widest run");
     let width = 3 * IN_FLIGHT[IN_FLIGHT.len() - 1];
-    let crowd =
-        Run::new("service", width, closed_loop(addr, &ticket(people.bearers(space)?), width, 12_000).await?);
+    let crowd = Run::new(
+        "service",
+        width,
+        closed_loop(addr, &ticket(people.bearers(&ground(space))?), width, 12_000).await?,
+    );
 
     progress("storm: three times the best rate for 30 s");
     let unbounded = storm(space, service, people, addr, sentinel, best, None).await?;
@@ -204,9 +226,10 @@ async fn storm(
     let ticket = |bearers| Arc::new(Ticket { creds: sentinel.clone(), bearers });
     let before = service.outcomes()?;
     let offered_per_s = best * STORM_TIMES;
-    let stormy = open_loop(addr, &ticket(people.bearers(space)?), offered_per_s, STORM_LASTS).await?;
+    let stormy =
+        open_loop(addr, &ticket(people.bearers(&ground(space))?), offered_per_s, STORM_LASTS).await?;
     let after = service.outcomes()?;
-    let first = closed_loop(addr, &ticket(people.bearers(space)?), 1, 50).await?;
+    let first = closed_loop(addr, &ticket(people.bearers(&ground(space))?), 1, 50).await?;
     Ok(Storm {
         broker_max_connections,
         offered_per_s,
@@ -220,6 +243,14 @@ async fn storm(
         denied: after.denied - before.denied,
         p50_after_ms: first.p50_ms,
     })
+}
+
+fn ground(space: &TestSpace) -> Ground {
+    Ground {
+        space: space.space.clone(),
+        state_dir: space.state_dir.clone(),
+        material: space.material.clone(),
+    }
 }
 
 /// A user of the data account that needs no callout.

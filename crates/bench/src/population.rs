@@ -1,49 +1,67 @@
 //! Actors with secrets, and the bearers that they exchange them for.
 
+use std::{path::PathBuf, sync::Arc};
+
 use anyhow::{Context, Result};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
-use cotal_testkit::space::TestSpace;
 use cotal_trust::{
     bearer::{BearerGrant, mint},
     issuer::IssuerKeySet,
     system::{SystemClock, SystemEntropy},
 };
-use cotal_wire::{Actor, Clock, CredentialId, DerivedOwner, LifecycleUid};
+use cotal_wire::{Actor, Clock, CredentialId, DerivedOwner, LifecycleUid, Space};
+use cotal_workspace::material::UserAuthMaterial;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::service::Service;
+use crate::door::Door;
 
 /// Actors of one owner: an owner's allowance is ten actors' worth (contract 04 §8.7).
 const ACTORS_PER_OWNER: usize = 10;
 /// Exchanges in flight while the population is made.
 const EXCHANGES: usize = 8;
 
-pub(crate) struct Population {
-    members: Vec<Member>,
+/// A space on disk, as far as a population stands on it.
+#[derive(Clone)]
+pub(crate) struct Ground {
+    pub(crate) space: Space,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) material: Arc<UserAuthMaterial>,
 }
 
-struct Member {
-    owner: DerivedOwner,
-    actor: Actor,
-    uid: LifecycleUid,
+pub(crate) struct Population {
+    pub(crate) members: Vec<Member>,
+}
+
+pub(crate) struct Member {
+    pub(crate) owner: DerivedOwner,
+    pub(crate) actor: Actor,
+    pub(crate) uid: LifecycleUid,
     credential: CredentialId,
+}
+
+impl Member {
+    /// Takes its row away: it may be retired now.
+    pub(crate) fn revoke(&self, ground: &Ground) -> Result<()> {
+        Ledger::at(&ground.state_dir).revoke_managed(&self.owner, &self.actor)?;
+        Ok(())
+    }
 }
 
 impl Population {
     /// Grants `count` managed actors and exchanges each secret once, so that every incarnation has its credential.
-    pub(crate) async fn grant(space: &TestSpace, service: &Service, count: usize) -> Result<Self> {
-        let ledger = Ledger::at(&space.state_dir);
+    pub(crate) async fn grant(ground: &Ground, door: &Door, crowd: &str, count: usize) -> Result<Self> {
+        let ledger = Ledger::at(&ground.state_dir);
         let members = stream::iter(0..count)
             .map(|n| {
                 let ledger = ledger.clone();
                 async move {
                     let (owner, actor) =
-                        (owner(space, n / ACTORS_PER_OWNER)?, Actor::parse(&format!("agent{n}"))?);
+                        (owner(ground, crowd, n / ACTORS_PER_OWNER)?, Actor::parse(&format!("agent{n}"))?);
                     let uid = LifecycleUid::mint(&SystemEntropy);
                     let (secret, hash) = mint_agent_secret(&SystemEntropy);
                     ledger.grant_managed(&input(&owner, &actor, &uid), &hash, &SystemClock)?;
-                    let token = service.exchange(&owner, &actor, &secret).await?;
+                    let token = door.exchange(&owner, &actor, &secret).await?;
                     let credential = credential_of(&token)?;
                     anyhow::Ok(Member { owner, actor, uid, credential })
                 }
@@ -55,14 +73,14 @@ impl Population {
     }
 
     /// A fresh bearer of every member, signed with the space's own key so that none expires in mid-run.
-    pub(crate) fn bearers(&mut self, space: &TestSpace) -> Result<Vec<String>> {
-        self.bearers_by(&space.material.issuer, space)
+    pub(crate) fn bearers(&self, ground: &Ground) -> Result<Vec<String>> {
+        self.bearers_by(&ground.material.issuer, ground)
     }
 
     /// The same under the space's own key id, signed by somebody else.
-    pub(crate) fn forged_bearers(&mut self, space: &TestSpace) -> Result<Vec<String>> {
-        let stranger = IssuerKeySet::create(&space.space, &SystemEntropy);
-        let (good, other) = (self.bearers(space)?, self.bearers_by(&stranger, space)?);
+    pub(crate) fn forged_bearers(&self, ground: &Ground) -> Result<Vec<String>> {
+        let stranger = IssuerKeySet::create(&ground.space, &SystemEntropy);
+        let (good, other) = (self.bearers(ground)?, self.bearers_by(&stranger, ground)?);
         good.iter()
             .zip(&other)
             .map(|(good, other)| {
@@ -73,7 +91,7 @@ impl Population {
             .collect()
     }
 
-    fn bearers_by(&self, issuer: &IssuerKeySet, space: &TestSpace) -> Result<Vec<String>> {
+    fn bearers_by(&self, issuer: &IssuerKeySet, ground: &Ground) -> Result<Vec<String>> {
         let now = SystemClock.now_secs();
         self.members
             .iter()
@@ -92,15 +110,20 @@ impl Population {
                     ttl_secs: None,
                     not_after: None,
                 };
-                Ok(mint(issuer, &space.space, &grant, now)?.token.to_string())
+                Ok(mint(issuer, &ground.space, &grant, now)?.token.to_string())
             })
             .collect()
     }
 
+    /// Takes every member's row away: they may be retired now.
+    pub(crate) fn revoke(&self, ground: &Ground) -> Result<()> {
+        self.members.iter().try_for_each(|member| member.revoke(ground))
+    }
+
     /// Fills the ledger with rows that nobody connects as.
-    pub(crate) fn pad(space: &TestSpace, rows: usize) -> Result<()> {
-        let dir = space.state_dir.join("managed-actors");
-        let owner = owner(space, usize::MAX)?;
+    pub(crate) fn pad(ground: &Ground, rows: usize) -> Result<()> {
+        let dir = ground.state_dir.join("managed-actors");
+        let owner = owner(ground, "pad", usize::MAX)?;
         for n in 0..rows {
             let uid = LifecycleUid::mint(&SystemEntropy);
             let row = format!(
@@ -112,8 +135,8 @@ impl Population {
     }
 }
 
-fn owner(space: &TestSpace, n: usize) -> Result<DerivedOwner> {
-    Ok(space.material.owner_secret.derive(&space.material.idp.issuer, &format!("bench-{n}"))?)
+fn owner(ground: &Ground, crowd: &str, n: usize) -> Result<DerivedOwner> {
+    Ok(ground.material.owner_secret.derive(&ground.material.idp.issuer, &format!("bench-{crowd}-{n}"))?)
 }
 
 fn input(owner: &DerivedOwner, actor: &Actor, uid: &LifecycleUid) -> GrantInput {

@@ -8,9 +8,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use cotal_testkit::space::TestSpace;
-use cotal_wire::{Actor, DerivedOwner};
 use cotal_workspace::material::Discovery;
 use tokio::process::{Child, Command};
+
+use crate::door::Door;
 
 /// How long a process may take to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -42,8 +43,7 @@ pub(crate) struct Service {
     child: Child,
     pid: u32,
     log: PathBuf,
-    discovery: Discovery,
-    http: reqwest::Client,
+    door: Door,
 }
 
 /// Counts of the callout's own lines.
@@ -77,25 +77,12 @@ impl Service {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         };
-        let http = cotal_trust::idp::http_client(Duration::from_secs(15))?;
-        Ok(Self { child, pid, log, discovery, http })
+        Ok(Self { child, pid, log, door: Door::new(discovery)? })
     }
 
-    /// One agent exchange on the loopback face.
-    pub(crate) async fn exchange(&self, owner: &DerivedOwner, actor: &Actor, secret: &str) -> Result<String> {
-        let answer = self
-            .http
-            .post(format!("{}/exchange", self.discovery.url))
-            .bearer_auth(self.discovery.cap.as_str())
-            .json(&serde_json::json!({ "owner": owner, "actor": actor, "actorToken": secret }))
-            .send()
-            .await?;
-        let status = answer.status();
-        let body: serde_json::Value = answer.json().await?;
-        match body["token"].as_str() {
-            Some(token) if status.is_success() => Ok(token.to_owned()),
-            _ => bail!("exchange answered {status}: {}", body["error"]),
-        }
+    /// Its loopback face.
+    pub(crate) fn door(&self) -> &Door {
+        &self.door
     }
 
     /// Resident memory in KiB.

@@ -1,0 +1,74 @@
+//! What `cotal-bench retire` prints.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::loadgen::Measured;
+
+/// The whole report.
+#[derive(Debug, Serialize)]
+pub(crate) struct RetireReport {
+    pub(crate) cores: usize,
+    pub(crate) broker: String,
+    pub(crate) round_trips: u64,
+    pub(crate) requests: u64,
+    pub(crate) requests_by_verb: BTreeMap<String, u64>,
+    pub(crate) kv_update_ms: f64,
+    pub(crate) retire_ms: f64,
+    pub(crate) retire_to_update: f64,
+    pub(crate) retire_live_ms: f64,
+    pub(crate) revoke_live_ms: Option<f64>,
+    pub(crate) connect_p99_ratio: f64,
+    pub(crate) in_flight: usize,
+    pub(crate) retired: usize,
+    pub(crate) retire_per_s: f64,
+    pub(crate) connects_alone: Connects,
+    pub(crate) connects_during: Connects,
+    pub(crate) boot_ratio: f64,
+    pub(crate) boot: Boot,
+}
+
+/// Boots, each to its readiness.
+#[derive(Debug, Serialize)]
+pub(crate) struct Boot {
+    pub(crate) none_ms: f64,
+    pub(crate) past_ms: f64,
+    /// Completed retirements that were written besides those of this run.
+    pub(crate) past: usize,
+}
+
+/// A steady load of connects.
+#[derive(Debug, Serialize)]
+pub(crate) struct Connects {
+    pub(crate) total: usize,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) refused: usize,
+}
+
+/// What one retirement costs the broker.
+pub(super) struct Counted {
+    pub(super) round_trips: u64,
+    pub(super) requests: BTreeMap<String, u64>,
+}
+
+/// Many retirements beside a load of connects.
+pub(super) struct Crowd {
+    pub(super) alone: Connects,
+    pub(super) during: Connects,
+    pub(super) in_flight: usize,
+    pub(super) retired: usize,
+    pub(super) retire_per_s: f64,
+}
+
+impl Connects {
+    pub(super) fn of(measured: &Measured) -> Self {
+        Self {
+            total: measured.total,
+            p50_ms: measured.p50_ms,
+            p99_ms: measured.p99_ms,
+            refused: measured.refused,
+        }
+    }
+}
