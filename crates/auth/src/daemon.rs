@@ -186,6 +186,7 @@ async fn serve(
             Err(_) => Ok(()),
         },
     };
+    let discovery_file = DiscoveryFile { state_dir: &state_dir };
     let announced = announce(&service, &state_dir, &servers, options);
     let end = match &announced {
         Ok(()) => tokio::select! {
@@ -194,10 +195,29 @@ async fn serve(
         },
         Err(_) => None,
     };
-    let removed = Discovery::remove(&state_dir).map_err(DaemonError::of);
+    let removed = discovery_file.remove();
     let closed = service.close().await.map_err(DaemonError::of);
     announced?;
     fatal(end).and(removed).and(closed)
+}
+
+/// The discovery file as long as it says ready. A host that drops the daemon's future gets it removed too: nothing
+/// serves behind it any more.
+struct DiscoveryFile<'a> {
+    state_dir: &'a Path,
+}
+
+impl DiscoveryFile<'_> {
+    fn remove(self) -> Result<(), DaemonError> {
+        Discovery::remove(self.state_dir).map_err(DaemonError::of)
+    }
+}
+
+impl Drop for DiscoveryFile<'_> {
+    fn drop(&mut self) {
+        // The next start removes one that stays.
+        let _ = Discovery::remove(self.state_dir);
+    }
 }
 
 /// Held by the one service that serves a state directory; the kernel lets go of it when the process ends, however it

@@ -271,6 +271,13 @@ async fn a_daemon_told_to_stop_while_it_starts_leaves_nothing_behind() {
 }
 
 #[tokio::test]
+async fn a_daemon_whose_future_is_dropped_leaves_no_discovery_file() {
+    let stage = Stage::start().await;
+    Daemon::start(&stage, AuthServiceArgs::default()).await.dropped().await;
+    assert!(stage.discovery().is_none());
+}
+
+#[tokio::test]
 async fn a_context_of_another_account_another_store_or_with_credentials_in_its_servers_does_not_start() {
     let stage = Stage::start().await;
     let other = Stage::start().await;

@@ -10,11 +10,12 @@ use cotal_workspace::{
 use serde_json::{Value, json};
 
 use crate::{
+    actor_lock::ActorLock,
     cli::Output,
     context::{Context, DEFAULT_SPACE, space_flag},
-    incarnation::{self, Ended, HeadSeen, Predecessor},
+    incarnation::{self, After, Ended, HeadSeen, Predecessor},
     lifecycle_door::Retired,
-    outcome::CliError,
+    outcome::{CliError, Outcome},
     terminal::printable,
 };
 
@@ -22,9 +23,15 @@ use crate::{
 const FULL_SCOPE: &str = "spawn,role:default";
 /// Every channel.
 const FULL_CHANNELS: &str = ">";
+/// The lists of the narrow grant that every hint offers; `--full` is everything, and is named last.
+pub const NARROW: &str = "--scope '' --allow-subscribe general --allow-publish general";
+
 /// `cotal actor`
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  cotal actor grant cli --sub <subject> --full\n  cotal actor list")]
+#[command(after_help = "\
+Examples:
+  cotal actor grant cli --sub <subject> --scope '' --allow-subscribe general --allow-publish general
+  cotal actor list")]
 pub struct ActorArgs {
     /// What to do.
     #[command(subcommand)]
@@ -57,8 +64,9 @@ pub struct OwnerFlags {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cotal actor grant cli --sub <subject> --full
-  cotal actor grant reader --sub <subject> --scope '' --allow-subscribe 'general,team.>' --allow-publish ''")]
+  cotal actor grant cli --sub <subject> --scope '' --allow-subscribe general --allow-publish general
+  cotal actor grant reader --sub <subject> --scope '' --allow-subscribe 'general,team.>' --allow-publish ''
+  cotal actor grant cli --sub <subject> --full                   everything: spawn, every channel")]
 pub struct GrantArgs {
     /// The actor.
     pub actor: String,
@@ -149,7 +157,6 @@ async fn grant(args: GrantArgs, ctx: &Context) -> Result<(), CliError> {
     let space = space_flag(&args.space)?;
     let owner = owner(&args.owner, &space, ctx).await?;
     let ledger = ledger(&space, ctx)?;
-    let before = ledger.read_interactive(&owner, &actor)?;
     let input = GrantInput {
         owner,
         actor,
@@ -165,29 +172,37 @@ async fn grant(args: GrantArgs, ctx: &Context) -> Result<(), CliError> {
     // What would be refused must not retire anything.
     ledger.check_interactive(&input)?;
     let principal = Principal::new(&input.owner, input.actor.clone());
+    let _one_at_a_time = ActorLock::take(&ctx.root.user_auth_state_dir(&space)?, &principal)?;
+    let before = ledger.read_interactive(&input.owner, &input.actor)?;
     let head = incarnation::look(ctx, &space, &principal).await?;
     let own = before.as_ref().and_then(uid_of);
     let predecessors = incarnation::predecessors(own.as_ref(), &head);
     let unchanged = if before.is_some() { "its row is unchanged" } else { "nothing was granted" };
-    let ended = retire_all(ctx, &space, &principal, &predecessors, unchanged).await?;
+    let mut ended = retire_all(ctx, &space, &principal, &predecessors, unchanged).await?;
     let entered = ended.iter().any(|ended| ended.how != Retired::NotStarted);
     // Before the new incarnation can connect: what is ended here is the old one's.
-    let eviction = if entered { incarnation::evict(ctx, &space, &principal).await? } else { None };
-    let row = ledger.grant_interactive(&input, ctx.clock.as_ref(), ctx.entropy.as_ref())?;
+    let mut eviction = if entered { Some(incarnation::evict(ctx, &space, &principal).await?) } else { None };
+    let row = ledger.rotate_interactive(before.as_ref(), &input, ctx.clock.as_ref(), ctx.entropy.as_ref())?;
+    let late = Latecomer { granted: uid_of(&row), unchanged: "its new row stands" };
+    let late = late.retire(ctx, &space, &principal, &ended, &head).await?;
+    if !late.ended.is_empty() {
+        eviction = Some(incarnation::evict(ctx, &space, &principal).await?);
+    }
+    ended.extend(late.ended);
 
     let mut document = json!({ "space": space, "granted": row_document(RowKind::Interactive, &row) });
     let mut notes: Vec<_> = ended.iter().map(incarnation::retired_sentence).collect();
     if !ended.is_empty() {
         document["retired"] = incarnation::retired_document(&ended);
     }
-    if entered {
+    if let Some(eviction) = &eviction {
         document["eviction"] = incarnation::eviction_document(eviction.as_ref());
-        notes.push(incarnation::eviction_sentence(eviction.as_ref()));
+        notes.push(incarnation::eviction_sentence(eviction.as_ref(), After::Grant));
     }
-    if let (true, HeadSeen::Unseen(Some(why))) = (ended.is_empty(), &head) {
+    if let Some(why) = late.unseen {
         let note = format!(
-            "Whether an earlier incarnation of this name is still active could not be seen ({why}). If the exchange \
-             says that one is, run this command again once the broker is up."
+            "Whether another incarnation of this name is still active could not be seen ({why}). If the exchange says \
+             that one is, run this command again once the broker is up."
         );
         document["note"] = note.as_str().into();
         notes.push(note);
@@ -204,14 +219,18 @@ async fn revoke(args: RevokeArgs, ctx: &Context) -> Result<(), CliError> {
     let owner = owner(&args.owner, &space, ctx).await?;
     let ledger = ledger(&space, ctx)?;
     let principal = Principal::new(&owner, actor.clone());
-    let row = ledger.read_interactive(&owner, &actor);
     let managed = ledger.read_managed(&owner, &actor)?;
+    let _one_at_a_time = ActorLock::take(&ctx.root.user_auth_state_dir(&space)?, &principal)?;
+    let row = ledger.read_interactive(&owner, &actor);
     if matches!(row, Ok(None)) && managed.is_some() {
         return Err(CliError::failed(format!(
             "{principal} is a managed agent: stop it where it runs; only a person's grant is revoked here"
         )));
     }
     let head = incarnation::look(ctx, &space, &principal).await?;
+    if let (false, HeadSeen::Unseen(Some(why))) = (matches!(row, Ok(Some(_))) || managed.is_some(), &head) {
+        return Err(not_seen(&principal, why, row.is_err()));
+    }
     let (revoked, predecessors) = if let Ok(row) = &row {
         let own = row.as_ref().and_then(uid_of);
         (row.is_some(), incarnation::predecessors(own.as_ref(), &head))
@@ -226,32 +245,106 @@ async fn revoke(args: RevokeArgs, ctx: &Context) -> Result<(), CliError> {
         Ok(None) => "it has no row",
         Err(_) => "its unreadable row is gone",
     };
-    let ended = retire_all(ctx, &space, &principal, &predecessors, unchanged).await?;
-    if matches!(row, Ok(Some(_))) {
-        ledger.revoke_interactive(&owner, &actor)?;
+    let mut ended = retire_all(ctx, &space, &principal, &predecessors, unchanged).await?;
+    if let Ok(Some(row)) = &row {
+        ledger.revoke_expected_interactive(row)?;
     }
-    if !revoked && ended.is_empty() {
-        let document = json!({ "space": space, "principal": principal.key(), "revoked": false });
-        return ctx.report(&document, || format!("{principal} is not granted in {space}: nothing to revoke"));
-    }
+    let late = Latecomer { granted: None, unchanged: "its row is gone" };
+    let late = late.retire(ctx, &space, &principal, &ended, &head).await?;
+    ended.extend(late.ended);
+    // Also when there was nothing: whoever asks again wants to know that nobody is connected.
     let eviction = incarnation::evict(ctx, &space, &principal).await?;
-    let document = json!({
+    let unverified = eviction.as_ref().is_some_and(|eviction| !eviction.verified_gone);
+    let nothing = !revoked && ended.is_empty();
+    let unproved = late.unseen.map(|why| {
+        format!(
+            "Whether another incarnation of {principal} is still active could not be seen ({why}): run this command \
+             again once the broker answers."
+        )
+    });
+
+    let mut document = json!({
         "space": space,
         "principal": principal.key(),
         "revoked": revoked,
         "retired": incarnation::retired_document(&ended),
         "eviction": incarnation::eviction_document(eviction.as_ref()),
     });
+    if let Some(note) = &unproved {
+        document["note"] = note.as_str().into();
+    }
     ctx.report(&document, || {
         let mut lines = vec![if revoked {
             format!("Revoked in {space}: {principal}\nIt can no longer exchange or connect.")
+        } else if nothing {
+            format!("{principal} is not granted in {space}: nothing to revoke")
         } else {
             format!("{principal} had no row in {space}, but an incarnation that was still active.")
         }];
         lines.extend(ended.iter().map(incarnation::retired_sentence));
-        lines.push(incarnation::eviction_sentence(eviction.as_ref()));
+        lines.push(incarnation::eviction_sentence(eviction.as_ref(), After::Revoke));
         lines.join("\n")
-    })
+    })?;
+    match unproved {
+        Some(sentence) => Err(CliError::Reported(sentence)),
+        None if nothing && unverified => Err(CliError::Reported(format!(
+            "that nobody is connected as {principal} was not verified: run this command again once `cotal status` shows \
+             the delivery daemon ready"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// An incarnation that a person's first exchange began after its row was read and before the row changed: the door had
+/// found nothing to retire.
+struct Latecomer {
+    /// The incarnation of the new row, which is welcome.
+    granted: Option<LifecycleUid>,
+    /// What is true when it cannot be retired.
+    unchanged: &'static str,
+}
+
+/// What the look after the write came to.
+struct LookedAgain {
+    /// What had to be retired after all.
+    ended: Vec<Ended>,
+    /// Why nobody can say that no other incarnation is active.
+    unseen: Option<String>,
+}
+
+impl Latecomer {
+    /// Looks at the head once more where the first look and the doors have not settled it.
+    async fn retire(
+        self,
+        ctx: &Context,
+        space: &Space,
+        principal: &Principal,
+        ended: &[Ended],
+        before: &HeadSeen,
+    ) -> Result<LookedAgain, CliError> {
+        if !incarnation::in_doubt(ended, before) {
+            return Ok(LookedAgain { ended: Vec::new(), unseen: None });
+        }
+        let head = incarnation::look(ctx, space, principal).await?;
+        let others = incarnation::latecomers(self.granted.as_ref(), &head);
+        let ended = retire_all(ctx, space, principal, &others, self.unchanged).await?;
+        let unseen = match head {
+            HeadSeen::Unseen(why) => why,
+            _ => None,
+        };
+        Ok(LookedAgain { ended, unseen })
+    }
+}
+
+fn not_seen(principal: &Principal, why: &str, unreadable: bool) -> CliError {
+    let row = if unreadable { "its row does not read and is unchanged" } else { "it has no row" };
+    CliError::Undone(
+        format!(
+            "whether an incarnation of {principal} is still active could not be seen ({why}): {row}, and nothing was \
+             changed. See `cotal status`, then run this command again once the broker answers"
+        ),
+        Outcome::NotExecuted,
+    )
 }
 
 async fn retire_all(
@@ -277,7 +370,8 @@ fn list(args: &ListArgs, ctx: &Context) -> Result<(), CliError> {
     ctx.report(&json!({ "space": space, "actors": documents }), || {
         if rows.is_empty() {
             return format!(
-                "Nobody is granted in {space} yet. Grant with: cotal actor grant cli --sub <subject> --full"
+                "Nobody is granted in {space} yet. Grant with: cotal actor grant cli --sub <subject> {NARROW}\n\
+                 Everything at once: --full instead of the lists"
             );
         }
         let lines: Vec<_> = rows.iter().map(|TaggedRow { kind, row }| row_line(*kind, row)).collect();

@@ -27,7 +27,7 @@ const EXAMPLES: &str = "\
 Examples:
   cotal up --user-auth --dev-idp             a space on this machine, with a development IdP
   cotal login --idp <auth base URL>          sign in
-  cotal actor grant cli --sub <subject> --full
+  cotal actor grant cli --sub <subject> --scope '' --allow-subscribe general --allow-publish general
   cotal status
   cotal down
 

@@ -22,6 +22,9 @@ use crate::{
 /// How much longer than a lease lives a start waits for one that a dead daemon has left.
 const LEASE_SLACK: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// How long a start that is interrupted may take to come to its end.
+const START_GRACE: std::time::Duration = std::time::Duration::from_secs(3);
+
 /// `cotal delivery`
 #[derive(Debug, clap::Args)]
 #[command(
@@ -81,9 +84,16 @@ pub async fn run(args: DeliveryArgs, ctx: &Context) -> Result<(), CliError> {
         entropy: ctx.entropy.clone(),
     };
     let starting = Delivery::start(inputs);
+    tokio::pin!(starting);
     let daemon = tokio::select! {
-        started = starting => started.map_err(|refusal| told(&refusal))?,
-        () = stopping.as_mut() => return Ok(()),
+        started = starting.as_mut() => started.map_err(|refusal| told(&refusal))?,
+        () = stopping.as_mut() => {
+            // It may just have taken the lease; only its end lets go of that one. One that still waits has none.
+            if let Ok(Ok(daemon)) = tokio::time::timeout(START_GRACE, starting).await {
+                daemon.stop().await;
+            }
+            return Ok(());
+        }
     };
     let pid_file = ctx.root.daemon_files("delivery", Some(&space)).pid;
     let pid = format!("{}\n", std::process::id());

@@ -89,6 +89,22 @@ pub fn predecessors(row: Option<&LifecycleUid>, head: &HeadSeen) -> Vec<Predeces
     orphan.into_iter().chain(own).map(|(uid, door)| Predecessor { uid: uid.clone(), door }).collect()
 }
 
+/// Whether another incarnation may be active once the row has changed: a person's first exchange may have begun the one
+/// that the door had found nothing of, or the name was never seen. Where the door has ended the active one, a name has
+/// no other.
+pub fn in_doubt(ended: &[Ended], before: &HeadSeen) -> bool {
+    let one = |how: Retired| ended.iter().any(|ended| ended.how == how);
+    one(Retired::NotStarted) || (matches!(before, HeadSeen::Unseen(Some(_))) && !one(Retired::Retired))
+}
+
+/// What must be over after all: an incarnation that is active and is not the one that was just granted.
+pub fn latecomers(granted: Option<&LifecycleUid>, head: &HeadSeen) -> Vec<Predecessor> {
+    match head {
+        HeadSeen::Taken(uid) if granted == Some(uid) => Vec::new(),
+        head => predecessors(None, head),
+    }
+}
+
 /// Retires each of them through the auth service that runs here, or says what is known of the first that is not over.
 /// `unchanged` says what then still stands.
 pub async fn retire(
@@ -161,8 +177,17 @@ pub fn retired_sentence(ended: &Ended) -> String {
     }
 }
 
+/// What was done before the last look at live connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum After {
+    /// A new incarnation was granted; doing it again would end that one.
+    Grant,
+    /// The grant was taken away; doing it again only looks again.
+    Revoke,
+}
+
 /// One sentence of what the last look at live connections came to.
-pub fn eviction_sentence(eviction: Option<&Eviction>) -> String {
+pub fn eviction_sentence(eviction: Option<&Eviction>, after: After) -> String {
     let Some(Eviction { kicked, remaining, verified_gone, note, .. }) = eviction else {
         return "Live connections were not looked at: no broker of the space is known here.".to_owned();
     };
@@ -173,11 +198,17 @@ pub fn eviction_sentence(eviction: Option<&Eviction>) -> String {
         };
     }
     let why = note.as_deref().map(|note| format!(": {note}")).unwrap_or_default();
-    format!(
-        "Live connections: {kicked} more ended now, {remaining} seen left, not verified{why}. Nothing new can connect; what is \
-         left ends with its bearer, 15 minutes at most. Once `cotal status` shows the delivery daemon ready, run this \
-         command again"
-    )
+    let next = match after {
+        After::Grant => {
+            "Nothing more connects as the old incarnation, and what is left of it ends with its bearer, 15 minutes at \
+             most. There is nothing to repeat: the same command again would end the new incarnation"
+        }
+        After::Revoke => {
+            "Nothing new can connect; what is left ends with its bearer, 15 minutes at most. Once `cotal status` shows \
+             the delivery daemon ready, run this command again: it looks again"
+        }
+    };
+    format!("Live connections: {kicked} more ended now, {remaining} seen left, not verified{why}. {next}.")
 }
 
 /// The document of what was retired.
@@ -229,16 +260,52 @@ mod tests {
     }
 
     #[test]
+    fn what_may_have_begun_in_between_is_looked_for_again_and_the_new_incarnation_is_welcome() {
+        let ended = |hows: &[Retired]| -> Vec<_> {
+            hows.iter().map(|how| Ended { uid: uid('a'), how: *how }).collect()
+        };
+        let unseen = HeadSeen::Unseen(Some("down".into()));
+        for (hows, before, doubt) in [
+            (&[][..], HeadSeen::Free, false),
+            (&[], HeadSeen::Unseen(None), false),
+            (&[], unseen.clone(), true),
+            (&[Retired::NotStarted], HeadSeen::Free, true),
+            (&[Retired::Retired, Retired::NotStarted], HeadSeen::Taken(uid('a')), true),
+            (&[Retired::Retired], HeadSeen::Taken(uid('a')), false),
+            (&[Retired::Retired], unseen.clone(), false),
+            (&[Retired::AlreadyRetired], unseen.clone(), true),
+            (&[Retired::AlreadyRetired], HeadSeen::Free, false),
+        ] {
+            assert_eq!(in_doubt(&ended(hows), &before), doubt, "{hows:?} {before:?}");
+        }
+        let late = |granted: Option<char>, head: HeadSeen| {
+            let granted = granted.map(uid);
+            latecomers(granted.as_ref(), &head).into_iter().map(|p| (p.uid, p.door)).collect::<Vec<_>>()
+        };
+        assert_eq!(late(Some('b'), HeadSeen::Taken(uid('b'))), []);
+        assert_eq!(late(Some('b'), HeadSeen::Taken(uid('a'))), [(uid('a'), Door::Managed)]);
+        assert_eq!(late(None, HeadSeen::Taken(uid('a'))), [(uid('a'), Door::Managed)]);
+        assert_eq!(late(None, HeadSeen::Free), []);
+        assert_eq!(late(None, unseen), []);
+    }
+
+    #[test]
     fn only_a_verified_eviction_says_that_none_is_left() {
         let principal = Principal::parse_key("u_aaaaaaaaaaaaaaaaaaaaaaaaaa.cli").unwrap();
         let gone = Eviction { verified_gone: true, kicked: 2, ..Eviction::unverified(&principal, "") };
-        assert!(eviction_sentence(Some(&gone)).contains("2 more ended now, none left (verified)"));
+        assert!(
+            eviction_sentence(Some(&gone), After::Revoke).contains("2 more ended now, none left (verified)")
+        );
         let none = Eviction { kicked: 0, ..gone };
-        assert_eq!(eviction_sentence(Some(&none)), "Live connections: none left (verified).");
+        assert_eq!(eviction_sentence(Some(&none), After::Grant), "Live connections: none left (verified).");
         let left = Eviction { remaining: 1, ..Eviction::unverified(&principal, "no responder") };
-        let told = eviction_sentence(Some(&left));
+        let told = eviction_sentence(Some(&left), After::Revoke);
         assert!(told.contains("1 seen left, not verified: no responder"), "{told}");
-        assert!(eviction_sentence(None).contains("not looked at"));
+        assert!(told.contains("run this command again"), "{told}");
+        // What would end the incarnation that was just granted is never asked for.
+        let told = eviction_sentence(Some(&left), After::Grant);
+        assert!(told.contains("not verified") && !told.contains("run this command again"), "{told}");
+        assert!(eviction_sentence(None, After::Revoke).contains("not looked at"));
         assert_eq!(eviction_document(Some(&left))["verifiedGone"], false);
         assert_eq!(eviction_document(None), Value::Null);
     }

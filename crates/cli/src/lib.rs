@@ -6,6 +6,7 @@
 use std::{ffi::OsString, process::ExitCode};
 
 pub mod actor;
+pub mod actor_lock;
 pub mod agent_bearer;
 pub mod auth_service;
 pub mod broker_lock;

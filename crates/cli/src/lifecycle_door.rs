@@ -64,6 +64,12 @@ impl Door {
             Self::Managed => "/managed-lifecycle/retire",
         }
     }
+
+    /// Whether a refusal of this status came before anything was begun. The managed door gives no outcome
+    /// (contract 05 §7.2), but its guards have statuses of their own; a conflict may also be the barrier's.
+    const fn refused_at_its_guards(self, status: u16) -> bool {
+        matches!(self, Self::Managed) && matches!(status, 400 | 401 | 403 | 404 | 405 | 413 | 415)
+    }
 }
 
 impl LifecycleDoors {
@@ -94,7 +100,7 @@ impl LifecycleDoors {
             Err(error) => Err(error),
         };
         match answer {
-            Ok(answer) => verdict(&answer, uid),
+            Ok(answer) => verdict(door, &answer, uid),
             Err(error) => Err(NotRetired::Unknown(format!("the auth service: {}", transport(&error)))),
         }
     }
@@ -102,7 +108,7 @@ impl LifecycleDoors {
 
 /// What an answer proves. A success that does not name the incarnation, or says nothing that the contract knows,
 /// proves nothing.
-fn verdict(answer: &Answer, uid: &LifecycleUid) -> Result<Retired, NotRetired> {
+fn verdict(door: Door, answer: &Answer, uid: &LifecycleUid) -> Result<Retired, NotRetired> {
     if answer.is_success() {
         let flag = |name: &str| answer.member(name).and_then(serde_json::Value::as_bool);
         let named = answer.text("lifecycleUid") == Some(uid.as_str());
@@ -116,7 +122,7 @@ fn verdict(answer: &Answer, uid: &LifecycleUid) -> Result<Retired, NotRetired> {
         };
     }
     let why = answer.text("error").map_or_else(|| format!("HTTP {}", answer.status), printable);
-    if answer.text("outcome") == Some(NOT_EXECUTED) {
+    if answer.text("outcome") == Some(NOT_EXECUTED) || door.refused_at_its_guards(answer.status) {
         Err(NotRetired::NotExecuted(why))
     } else {
         Err(NotRetired::Unknown(why))
@@ -131,9 +137,25 @@ mod tests {
 
     const UID: &str = "0123456789abcdefghijklmnop";
 
-    fn answered(status: u16, body: Value) -> Result<Retired, NotRetired> {
+    fn answered_by(door: Door, status: u16, body: Value) -> Result<Retired, NotRetired> {
         let answer = Answer { status, retry_after_secs: None, body: Some(body) };
-        verdict(&answer, &LifecycleUid::parse(UID).unwrap())
+        verdict(door, &answer, &LifecycleUid::parse(UID).unwrap())
+    }
+
+    fn answered(status: u16, body: Value) -> Result<Retired, NotRetired> {
+        answered_by(Door::Interactive, status, body)
+    }
+
+    #[test]
+    fn a_guard_of_the_managed_door_has_begun_nothing_and_every_other_failure_of_it_may_have() {
+        let refused = |door, status| answered_by(door, status, json!({ "error": "x" })).unwrap_err();
+        for status in [400, 401, 403, 404, 405, 413, 415] {
+            assert_eq!(refused(Door::Managed, status), NotRetired::NotExecuted("x".into()), "{status}");
+            assert_eq!(refused(Door::Interactive, status), NotRetired::Unknown("x".into()), "{status}");
+        }
+        for status in [409, 429, 500, 503] {
+            assert_eq!(refused(Door::Managed, status), NotRetired::Unknown("x".into()), "{status}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use cotal_workspace::root::Home;
 use serde_json::json;
 
 use crate::{
+    actor::NARROW,
     cli::Output,
     context::Context,
     idp_client::{DeviceCode, IdpClient, NewSession, Poll},
@@ -87,7 +88,7 @@ pub async fn run(args: LoginArgs, ctx: &Context) -> Result<(), CliError> {
         let label = proof.label.as_deref().unwrap_or(&proof.sub);
         format!(
             "Logged in at {}\n  as       {}\n  subject  {}\n  cached   {}\n  until    {}\n\
-             To be let into a space, ask its operator to run: {grant}",
+             To be let into a space, ask its operator to run, with the lists that fit:\n  {grant}",
             idp.base(),
             printable(label),
             escaped(&proof.sub).unwrap_or_else(|| proof.sub.clone()),
@@ -101,7 +102,7 @@ pub async fn run(args: LoginArgs, ctx: &Context) -> Result<(), CliError> {
 /// shell does not run: pasted, the line must not grant another subject.
 fn grant_line(sub: &str) -> String {
     let sub = escaped(sub).map_or_else(|| shell_quote(sub), |json| format!("<the subject {json}>"));
-    format!("cotal actor grant {HUMAN_ACTOR} --sub {sub} --full")
+    format!("cotal actor grant {HUMAN_ACTOR} --sub {sub} {NARROW}")
 }
 
 /// Signs out: the IdP first, so that a session which could not be revoked is not forgotten.
@@ -260,8 +261,9 @@ mod tests {
 
     #[test]
     fn a_subject_that_cannot_be_shown_is_never_pasted_as_another_one() {
-        assert_eq!(grant_line("it's"), r"cotal actor grant cli --sub 'it'\''s' --full");
-        assert_eq!(grant_line("a\u{1b}b"), r#"cotal actor grant cli --sub <the subject "a\u001bb"> --full"#);
+        let of = |sub: &str| format!("cotal actor grant cli --sub {sub} {NARROW}");
+        assert_eq!(grant_line("it's"), of(r"'it'\''s'"));
+        assert_eq!(grant_line("a\u{1b}b"), of(r#"<the subject "a\u001bb">"#));
     }
 
     fn code() -> Value {

@@ -10,7 +10,6 @@ use std::{
 use cotal_authority::delivery_admin::DeliveryAdmin;
 use cotal_broker::Connector;
 use cotal_trust::idp::{IdpPin, JwksResolver, http_client};
-use cotal_wire::UnixMillis;
 use cotal_workspace::material::Discovery;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -20,7 +19,6 @@ use tokio::{
 use crate::{
     context::Context,
     daemon::{Running, pid_is_alive},
-    delivery_lease,
     outcome::CliError,
 };
 
@@ -97,18 +95,10 @@ pub async fn greets(host: &str, port: u16) -> bool {
     matches!(tokio::time::timeout(ANSWER_WITHIN, greeting).await, Ok(Some(line)) if line.starts_with("INFO "))
 }
 
-/// Waits until the delivery daemon says ready in its lease. `since`: the lease must be a later one, taken by a daemon
-/// that was started now.
-pub async fn delivery(
-    running: &mut Running,
-    connector: &Connector,
-    since: Option<UnixMillis>,
-) -> Result<(), CliError> {
-    wait_for(running, || async {
-        let lease = delivery_lease::read(connector).await?;
-        Ok(lease.filter(|row| row.ready && since.is_none_or(|since| row.since >= since.0)).map(|_| ()))
-    })
-    .await
+/// Waits until a delivery daemon answers and holds the lease. The lease's row alone proves nothing: one that was killed
+/// leaves it behind, ready, for half a minute.
+pub async fn delivery(running: &mut Running, connector: &Connector) -> Result<(), CliError> {
+    wait_for(running, || async { Ok(delivery_answers(connector).await.then_some(())) }).await
 }
 
 /// Whether a delivery daemon, whoever started it, answers now and holds the lease.

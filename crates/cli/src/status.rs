@@ -15,6 +15,7 @@ use cotal_workspace::{
 use serde::Serialize;
 
 use crate::{
+    actor::NARROW,
     cli::Output,
     context::{Context, DEFAULT_SPACE, space_flag},
     daemon::Daemon,
@@ -320,7 +321,7 @@ fn text(status: &Status) -> String {
         Some(Grant::NotGranted { actor }) => {
             let sub = status.login.as_ref().and_then(|login| login.sub.as_deref()).unwrap_or("<subject>");
             let sub = cotal_ledger::shell_quote(sub);
-            line("grant", format!("none: run `cotal actor grant {actor} --sub {sub} --full`"));
+            line("grant", format!("none: run `cotal actor grant {actor} --sub {sub} {NARROW}`"));
         }
         None => {}
     }

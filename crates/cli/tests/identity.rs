@@ -176,7 +176,12 @@ async fn a_login_is_proved_cached_and_told_and_a_logout_revokes_and_forgets_it()
     let base = idp.base_url();
     machine.run(&["login", "--idp", &format!("{base}/")]).await.unwrap();
     let told = machine.stdout();
-    for part in ["user_code=", &base, "subject  dev", "cotal actor grant cli --sub 'dev' --full"] {
+    for part in [
+        "user_code=",
+        &base,
+        "subject  dev",
+        "cotal actor grant cli --sub 'dev' --scope '' --allow-subscribe",
+    ] {
         assert!(told.contains(part), "{part}: {told}");
     }
     let cached = login::cached_login(&machine.home(), &base).unwrap().unwrap();
@@ -406,7 +411,7 @@ async fn a_listing_is_one_line_a_row_sorted_by_principal() {
     let machine = Machine::new();
     machine.provision("main").await;
     machine.run(&["actor", "list"]).await.unwrap();
-    assert!(machine.stdout().contains("cotal actor grant cli --sub <subject> --full"));
+    assert!(machine.stdout().contains("cotal actor grant cli --sub <subject> --scope ''"));
     machine
         .run(&["actor", "grant", "web", "--owner", OWNER, "--full", "--role", "r", "--label", "W"])
         .await

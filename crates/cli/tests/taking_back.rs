@@ -122,7 +122,30 @@ async fn a_revoke_ends_live_connections_within_two_seconds_and_the_name_is_free_
     assert_ne!(person.connect(&bearer, "taking-back-4").await.1, ConnectOutcome::Connected);
     let nothing = person.ok("revoke", &[]);
     assert_eq!(nothing["revoked"], true);
-    assert_eq!(person.ok("revoke", &[])["revoked"], false);
+    // A second one finds nothing to take away, and still proves that nobody is connected.
+    let again = person.ok("revoke", &[]);
+    assert_eq!(
+        (&again["revoked"], &again["eviction"]["verifiedGone"]),
+        (&json!(false), &json!(true)),
+        "{again}"
+    );
+    // Without the proof it does not say that all is well.
+    person.kill("delivery");
+    let (output, again) = person.actor("revoke", &[]);
+    assert_eq!(
+        (output.status.code(), &again["revoked"], &again["eviction"]["verifiedGone"]),
+        (Some(1), &json!(false), &json!(false)),
+        "{again}"
+    );
+    // With the broker gone not even the incarnation can be looked up.
+    person.stage.ok(&["down"]).unwrap();
+    let (output, refused) = person.actor("revoke", &[]);
+    assert_eq!(
+        (output.status.code(), &refused["error"]["outcome"]),
+        (Some(1), &json!("not-executed")),
+        "{refused}"
+    );
+    assert!(refused["error"]["message"].as_str().unwrap().contains("could not be seen"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -147,6 +170,18 @@ async fn a_regrant_ends_the_incarnation_before_it_and_begins_one_that_connects()
     assert_ne!(person.connect(&stolen, "taking-back-2").await.1, ConnectOutcome::Connected);
     let fresh = person.bearer().await;
     person.connected(&fresh, "taking-back-3").await.ping().await.unwrap();
+    // A command that is at work on the name lets no second one in.
+    {
+        let locks = person.space.state_dir.join("actor-locks");
+        let lock = std::fs::File::open(locks.join(format!("{}.cli.lock", fresh.owner))).unwrap();
+        lock.lock().unwrap();
+        let (output, refused) = person.actor("revoke", &[]);
+        assert_eq!(
+            (output.status.code(), &refused["error"]["outcome"]),
+            (Some(1), &json!("not-executed")),
+            "{refused}"
+        );
+    }
     // One that never connected has nothing to retire, and one that is granted twice in a row goes on.
     let again = person.granted();
     assert_eq!(again["retired"][0]["outcome"], "retired");

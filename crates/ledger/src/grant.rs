@@ -55,6 +55,19 @@ impl Ledger {
         self.keep_unless(RowKind::Interactive, &row, self.refuse_if_managed(&row.owner, &row.actor))
     }
 
+    /// The same, over the row that was read and whose incarnation is over (contract 04 §13.1); refused when another one
+    /// stands there meanwhile. The caller holds a lock that every other such change of the name takes too.
+    pub fn rotate_interactive(
+        &self,
+        expected: Option<&ActorRow>,
+        input: &GrantInput,
+        clock: &dyn Clock,
+        entropy: &dyn Entropy,
+    ) -> Result<ActorRow, LedgerError> {
+        self.require_unchanged(expected, &input.owner, &input.actor)?;
+        self.grant_interactive(input, clock, entropy)
+    }
+
     /// Whether an interactive grant of this input would be accepted now. Nothing is written.
     pub fn check_interactive(&self, input: &GrantInput) -> Result<(), LedgerError> {
         input.check()?;
@@ -89,9 +102,31 @@ impl Ledger {
         self.remove(RowKind::Interactive, owner, actor)
     }
 
+    /// Deletes the interactive row that was read and whose incarnation is over, by the rules of
+    /// [`Self::rotate_interactive`].
+    pub fn revoke_expected_interactive(&self, expected: &ActorRow) -> Result<(), LedgerError> {
+        self.require_unchanged(Some(expected), &expected.owner, &expected.actor)?;
+        self.revoke_interactive(&expected.owner, &expected.actor).map(drop)
+    }
+
     /// Deletes a managed row; `false` when absent.
     pub fn revoke_managed(&self, owner: &DerivedOwner, actor: &Actor) -> Result<bool, LedgerError> {
         self.remove(RowKind::ManagedAgent, owner, actor)
+    }
+
+    fn require_unchanged(
+        &self,
+        expected: Option<&ActorRow>,
+        owner: &DerivedOwner,
+        actor: &Actor,
+    ) -> Result<(), LedgerError> {
+        if self.read_interactive(owner, actor)?.as_ref() == expected {
+            return Ok(());
+        }
+        Err(refused(&format!(
+            "the row of {owner}.{actor} was changed by somebody else meanwhile and stays as it is: look at `cotal actor \
+             list`, then run the command again"
+        )))
     }
 
     fn refuse_if_managed(&self, owner: &DerivedOwner, actor: &Actor) -> Result<(), LedgerError> {

@@ -116,7 +116,8 @@ impl Ledger {
         }
         Err(LedgerError::Refused(format!(
             "{owner}.{actor} is not granted in this space: ask its operator to run `cotal actor grant {actor} \
-             --owner {owner} --full`, or to name --scope, --allow-subscribe and --allow-publish instead of --full"
+             --owner {owner} --scope '' --allow-subscribe general --allow-publish general`, with the lists that fit, or \
+             with --full instead of them for everything"
         )))
     }
 

@@ -772,3 +772,24 @@ proptest! {
         prop_assert_eq!(String::from_utf8(echoed.stdout).unwrap(), value);
     }
 }
+
+#[test]
+fn a_row_that_was_changed_since_it_was_read_is_neither_rotated_nor_deleted() {
+    let f = Fixture::new();
+    let grant = input(ALICE, "cli", "", "general", "general");
+    let rotate =
+        |expected: Option<&ActorRow>| f.ledger.rotate_interactive(expected, &grant, &NOW, &f.entropy);
+    let changed = |refused: LedgerError| {
+        assert!(refused.to_string().contains("changed by somebody else"), "{refused}");
+    };
+    let first = rotate(None).unwrap();
+    changed(rotate(None).unwrap_err());
+    let second = rotate(Some(&first)).unwrap();
+    assert_ne!(first.lifecycle_uid, second.lifecycle_uid);
+    changed(rotate(Some(&first)).unwrap_err());
+    changed(f.ledger.revoke_expected_interactive(&first).unwrap_err());
+    assert_eq!(f.ledger.read_interactive(&first.owner, &first.actor).unwrap(), Some(second.clone()));
+    f.ledger.revoke_expected_interactive(&second).unwrap();
+    changed(f.ledger.revoke_expected_interactive(&second).unwrap_err());
+    changed(rotate(Some(&second)).unwrap_err());
+}

@@ -276,6 +276,12 @@ impl Daemon {
         ended.await.unwrap()
     }
 
+    /// As a host that drops the daemon's future.
+    pub(crate) async fn dropped(self) {
+        self.ended.abort();
+        assert!(self.ended.await.unwrap_err().is_cancelled());
+    }
+
     pub(crate) async fn stop(self) -> Result<(), DaemonError> {
         let _ = self.stop.send(());
         self.ended.await.unwrap()

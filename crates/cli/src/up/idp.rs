@@ -6,6 +6,13 @@ use cotal_wire::Space;
 use super::Started;
 use crate::{context::Context, outcome::CliError, progress::Progress, ready, space_daemons};
 
+/// Said as long as the development IdP approves by itself; it goes on doing so without the flag.
+pub(super) const APPROVES: &str = "it approves every login by itself, and `cotal up` remembers that: `cotal down`, then \
+                                   `cotal up --user-auth --dev-idp`, forgets it";
+/// Said when `--auto-approve`, or its absence, meets a development IdP that runs already.
+const KEEPS_APPROVING: &str = "the development identity provider was running and goes on approving logins as before: \
+                               `cotal down`, then this command, changes that";
+
 /// What the command line says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Choice {
@@ -43,9 +50,10 @@ impl Development {
         space_daemons::dev_idp_url(self.port)
     }
 
-    /// Starts it unless it runs.
+    /// Starts it unless it runs. One that runs keeps approving as it was started, which `recorded` tells.
     pub(super) async fn start(
-        self,
+        &mut self,
+        recorded: Option<bool>,
         ctx: &Context,
         space: &Space,
         started: &mut Started,
@@ -55,7 +63,13 @@ impl Development {
         let pin = IdpPin::from_url(&self.url())?;
         progress.step("waiting for the development identity provider");
         match daemon.running()? {
-            Some(mut running) => ready::dev_idp(&mut running, ctx, &pin).await,
+            Some(mut running) => {
+                if let Some(approves) = recorded.filter(|approves| *approves != self.auto_approve) {
+                    self.auto_approve = approves;
+                    progress.note(KEEPS_APPROVING);
+                }
+                ready::dev_idp(&mut running, ctx, &pin).await
+            }
             None => ready::dev_idp(started.start(&daemon, ctx)?, ctx, &pin).await,
         }
     }

@@ -22,6 +22,7 @@ use cotal_workspace::{
 use serde_json::json;
 
 use crate::{
+    actor::NARROW,
     cli::Output,
     context::{Context, DEFAULT_SPACE, space_flag},
     daemon::{Daemon, Running},
@@ -128,7 +129,7 @@ struct Up {
     server: String,
     discovery: Discovery,
     material: UserAuthMaterial,
-    dev_idp: bool,
+    dev_idp: Option<idp::Development>,
     /// The flags of the public face that the next run goes on with.
     exchange: ExchangeFlags,
 }
@@ -241,9 +242,9 @@ async fn bring_up(
     broker.refuse_new_space(ctx, space)?;
 
     let pin = material::load_idp_pin(&state_dir)?;
-    let idp = idp::settle(&plan.idp, pin.as_ref(), mesh.dev_idp(), space)?;
-    if let Some(development) = &idp.development {
-        development.start(ctx, space, started, progress).await?;
+    let mut idp = idp::settle(&plan.idp, pin.as_ref(), mesh.dev_idp(), space)?;
+    if let Some(development) = &mut idp.development {
+        development.start(mesh.dev_idp(), ctx, space, started, progress).await?;
     }
     let mut trust = trust::load_or_create(ctx, space)?;
     if pin.is_none() {
@@ -310,7 +311,7 @@ async fn bring_up(
             exchange: &exchange,
         },
     )?;
-    Ok(Up { server, discovery, material, dev_idp: idp.development.is_some(), exchange })
+    Ok(Up { server, discovery, material, dev_idp: idp.development, exchange })
 }
 
 /// Starts the auth service, or waits for one that is on its way up.
@@ -346,15 +347,13 @@ async fn start_delivery(
     );
     let daemon = space_daemons::delivery(ctx, space, Some(server));
     if let Some(mut running) = daemon.running()? {
-        return ready::delivery(&mut running, &connector, None).await;
+        return ready::delivery(&mut running, &connector).await;
     }
     if ready::delivery_answers(&connector).await {
         // One that a unit started, here or elsewhere.
         return Ok(());
     }
-    // A lease that an earlier daemon has left says ready for one that is gone.
-    let since = ctx.clock.now_millis();
-    ready::delivery(started.start(&daemon, ctx)?, &connector, Some(since)).await
+    ready::delivery(started.start(&daemon, ctx)?, &connector).await
 }
 
 fn report(plan: &Plan, ctx: &Context, nats: &NatsServer, started: &Started, up: &Up) -> Result<(), CliError> {
@@ -367,7 +366,12 @@ fn report(plan: &Plan, ctx: &Context, nats: &NatsServer, started: &Started, up: 
         "server": up.server,
         "natsServer": nats.version.to_string(),
         "authService": { "url": up.discovery.url, "publicUrl": up.discovery.public_url },
-        "idp": { "url": idp.url, "issuer": idp.issuer, "development": up.dev_idp },
+        "idp": {
+            "url": idp.url,
+            "issuer": idp.issuer,
+            "development": up.dev_idp.is_some(),
+            "autoApprove": up.dev_idp.is_some_and(|idp| idp.auto_approve),
+        },
         "started": names,
         "remembered": up.exchange.to_arguments(),
     });
@@ -383,16 +387,20 @@ fn report(plan: &Plan, ctx: &Context, nats: &NatsServer, started: &Started, up: 
             );
         }
         lines.push(format!("identity provider: {}", idp.url));
-        if up.dev_idp {
+        if let Some(development) = &up.dev_idp {
             lines.push(
                 "  a development one: anybody on this machine can be anybody. Not for production.".to_owned(),
             );
+            if development.auto_approve {
+                lines.push(format!("  {}", idp::APPROVES));
+            }
         }
         lines.push(format!("state: {}", ctx.root.auth_dir().join(space_segment(&plan.space)).display()));
         let flag =
             if space == DEFAULT_SPACE { String::new() } else { format!(" --space {}", shell_quote(space)) };
         lines.push(format!("next:\n  cotal login --idp {}", idp.url));
-        lines.push(format!("  cotal actor grant cli --sub <subject that login prints> --full{flag}"));
+        lines.push(format!("  cotal actor grant cli --sub <subject that login prints> {NARROW}{flag}"));
+        lines.push("  (or --full instead of the three lists: every channel, and spawning)".to_owned());
         lines.join("\n")
     })
 }

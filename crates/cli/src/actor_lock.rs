@@ -1,0 +1,66 @@
+//! One `cotal actor grant` or `revoke` of a name at a time: an incarnation is retired, and then the row changes that
+//! named it, with nobody in between.
+
+use std::path::Path;
+
+use cotal_wire::Principal;
+use cotal_workspace::file;
+use rustix::{
+    fd::OwnedFd,
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+
+use crate::outcome::{CliError, Outcome};
+
+/// Directory of the locks in a space's state directory. An empty file a name stays behind: one that is taken away could
+/// be held by two.
+const LOCKS: &str = "actor-locks";
+const SUFFIX: &str = ".lock";
+
+/// Held until dropped; the system lets go of it when the process ends, however it ends.
+#[derive(Debug)]
+pub struct ActorLock {
+    _file: OwnedFd,
+}
+
+impl ActorLock {
+    /// Takes the lock of a name, or refuses when another command has it.
+    pub fn take(state_dir: &Path, principal: &Principal) -> Result<Self, CliError> {
+        let locks = state_dir.join(LOCKS);
+        file::ensure_private_dir(&locks)?;
+        let path = locks.join(format!("{principal}{SUFFIX}"));
+        let cannot = |e| CliError::failed(format!("{} cannot be locked: {e}", path.display()));
+        let file = file::open_lock(&path).map_err(cannot)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { _file: file }),
+            Err(Errno::WOULDBLOCK) => Err(CliError::Undone(
+                format!(
+                    "another `cotal actor grant` or `cotal actor revoke` of {principal} is at work: wait for it, then \
+                     look at `cotal actor list`"
+                ),
+                Outcome::NotExecuted,
+            )),
+            Err(e) => Err(cannot(e.into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_changed_by_one_command_at_a_time_and_other_names_do_not_wait() {
+        let tmp = tempfile::tempdir().unwrap();
+        let name = |actor: &str| Principal::parse_key(&format!("u_{}.{actor}", "a".repeat(26))).unwrap();
+        let first = ActorLock::take(tmp.path(), &name("cli")).unwrap();
+        let error = ActorLock::take(tmp.path(), &name("cli")).unwrap_err();
+        assert!(
+            matches!(&error, CliError::Undone(text, Outcome::NotExecuted) if text.contains("wait for it"))
+        );
+        ActorLock::take(tmp.path(), &name("web")).unwrap();
+        drop(first);
+        ActorLock::take(tmp.path(), &name("cli")).unwrap();
+    }
+}
