@@ -189,7 +189,8 @@ async fn tour(stage: &Stage) -> Result<()> {
     say(&last_callout_line(stage, &space)?);
 
     step("Retired for good, and free again: the same name is granted anew, as another incarnation");
-    cotal(stage, &["actor", "grant", PERSON_ACTOR, "--sub", &sub, "--full"])?;
+    let lists = ["--scope", "", "--allow-subscribe", "general", "--allow-publish", "general"];
+    cotal(stage, &[&["actor", "grant", PERSON_ACTOR, "--sub", &sub][..], &lists].concat())?;
     let again = stage.exchange_human(&space, PERSON_ACTOR).await?.map_err(anyhow::Error::msg)?;
     connect(&space, &again.token, "demo-person-3").await?;
     let (_, outcome) =
