@@ -776,9 +776,12 @@ proptest! {
 #[test]
 fn a_row_that_was_changed_since_it_was_read_is_neither_rotated_nor_deleted() {
     let f = Fixture::new();
-    let grant = input(ALICE, "cli", "", "general", "general");
-    let rotate =
-        |expected: Option<&ActorRow>| f.ledger.rotate_interactive(expected, &grant, &NOW, &f.entropy);
+    let rotate = |expected: Option<&ActorRow>| {
+        let next = if expected.is_some() { "b" } else { "a" };
+        let lifecycle_uid = Some(uid(&next.repeat(26)));
+        let grant = GrantInput { lifecycle_uid, ..input(ALICE, "cli", "", "general", "general") };
+        f.ledger.rotate_interactive(expected, &grant, &NOW, &f.entropy)
+    };
     let changed = |refused: LedgerError| {
         assert!(refused.to_string().contains("changed by somebody else"), "{refused}");
     };
