@@ -4,17 +4,19 @@
 //! A barrier is a durable intent, a frozen gate, and containment behind it. Each is driven by a function without I/O
 //! that names the one next step from what this run has seen; a step that lost a race only makes the run look again.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use cotal_broker::kv::{Entry, WriteOutcome};
 use cotal_wire::{
-    EpError, LifecycleUid, Names, OpId, Principal, Revision, names,
-    rows::{AgentGate, LifecycleHead, OpKind},
+    EpCode, EpError, LifecycleUid, Names, OpId, Principal, Revision, names,
+    rows::{AgentGate, GateState, LifecycleHead, OpKind},
 };
 
 use crate::{
+    activation::{Resumed, resume_activation},
     drain::Drain,
-    evict::Evictor,
+    evict::{Evictor, evict_verified},
+    plane_claim::When,
     scanner::{LedgerScanner, RecordsScanner},
     session_pairs::SessionPairs,
     store::{Store, ambiguous, at_key, unsent},
@@ -44,6 +46,18 @@ pub struct BarrierDeps {
 impl BarrierDeps {
     pub(crate) fn names(&self) -> Names {
         Names::new(&self.stores.space().token())
+    }
+
+    /// Refuses once the plane is fenced or closes: between two steps, without asking anybody.
+    pub(crate) fn check(&self) -> Result<(), EpError> {
+        self.ledger.claim().check()
+    }
+
+    /// Evicts all of them and proves it, when the claim is still this process's: what a scan found may be long ago by
+    /// now, and an eviction reaches whoever has the principal today.
+    pub(crate) async fn evict(&self, principals: &BTreeSet<Principal>) -> Result<Vec<Principal>, EpError> {
+        self.ledger.claim().assert_held(When::BeforeEviction).await?;
+        evict_verified(self.evictor.as_ref(), principals).await
     }
 }
 
@@ -138,6 +152,47 @@ fn landed(outcome: WriteOutcome, what: &str) -> Result<Option<Revision>, EpError
         WriteOutcome::Lost => Ok(None),
         WriteOutcome::Ambiguous(why) => Err(ambiguous(what, &why)),
         WriteOutcome::Refused(why) => Err(unsent(what, &why)),
+    }
+}
+
+/// The gate of an incarnation whose head is active, as a barrier captures it.
+///
+/// A gate that an activation left frozen is opened first, by that activation's own operation id: its head is placed, so
+/// what is left of it is this one write, and whoever is to be taken over or retired must not have to log in for it
+/// (contract 07 §3.3).
+pub(crate) async fn look_at_activated_gate(
+    deps: &BarrierDeps,
+    principal: &Principal,
+    uid: &LifecycleUid,
+) -> Result<Sight<AgentGate>, EpError> {
+    let gate = look_at_gate(deps, uid).await?;
+    if end_activation(&deps.stores, principal, uid, gate.row()).await? {
+        return look_at_gate(deps, uid).await;
+    }
+    Ok(gate)
+}
+
+/// Ends the activation that holds this gate, if one does; says whether the gate is to be looked at again.
+pub(crate) async fn end_activation(
+    stores: &AuthorityStores,
+    principal: &Principal,
+    uid: &LifecycleUid,
+    gate: Option<&AgentGate>,
+) -> Result<bool, EpError> {
+    let Some(GateState::Frozen(held)) = gate.map(AgentGate::state) else { return Ok(false) };
+    if held.kind() != OpKind::Activation {
+        return Ok(false);
+    }
+    match resume_activation(stores, principal, uid, held.op_id()).await {
+        Ok(ended) => {
+            if ended != Resumed::AlreadySettled {
+                tracing::info!(%principal, %uid, op = %held.op_id(), ?ended, "authority: an activation that was cut off has ended");
+            }
+            Ok(true)
+        }
+        // The login itself came first: the gate says what it came to.
+        Err(refusal) if refusal.code == EpCode::Conflict => Ok(true),
+        Err(refusal) => Err(refusal),
     }
 }
 

@@ -13,7 +13,6 @@ use cotal_wire::{
 use crate::{
     barrier::BarrierDeps,
     credential::{RowAt, revoke_row},
-    evict::evict_verified,
     scanner::Scanned,
     session_pairs::SessionPairs,
     store::at_key,
@@ -97,7 +96,7 @@ pub(crate) async fn contain(
         revoked_rows += u64::from(revoke_row(deps.stores.auth_store(), row).await?);
     }
     holders.extend(end_sessions(deps.sessions.as_deref(), &sessions).await?);
-    let evicted = evict_verified(deps.evictor.as_ref(), &holders).await?;
+    let evicted = deps.evict(&holders).await?;
     Ok(Contained { revoked_rows, evicted })
 }
 

@@ -12,7 +12,6 @@ use crate::{
     barrier::{BarrierDeps, Sight, look},
     containment::{deleted, end_sessions, reach},
     credential::{read_ledger_row, revoke_row},
-    evict::evict_verified,
     store::{Store, at_key, must_land},
 };
 
@@ -83,7 +82,7 @@ async fn revoke_over(
     }
     let mut reach = reach(&rows)?;
     reach.holders.extend(end_sessions(deps.sessions.as_deref(), &reach.sessions).await?);
-    let evicted = evict_verified(deps.evictor.as_ref(), &reach.holders).await?;
+    let evicted = deps.evict(&reach.holders).await?;
     Ok(HandleRevocation { revoked_rows, evicted })
 }
 

@@ -9,7 +9,7 @@ use cotal_wire::{
 use futures::{StreamExt as _, stream};
 
 use crate::{
-    barrier::{BarrierDeps, Sight, look, look_at_gate},
+    barrier::{BarrierDeps, Sight, look, look_at_gate, look_at_head},
     credential::create_same,
     retire::resume_retirement,
     scanner::Scanned,
@@ -30,6 +30,8 @@ pub struct BootResume {
     pub resumed: Vec<OpId>,
     /// Operations that are owed still, or of which nobody can say; their aliases stay as they are.
     pub failed: Vec<(OpId, EpError)>,
+    /// Those of the failed that may end when they are run again: somebody did not answer.
+    pub owed: Vec<Discovered>,
     /// How many intents owed nothing.
     pub skipped: usize,
 }
@@ -159,13 +161,19 @@ pub async fn resume_owed(deps: &BarrierDeps) -> Result<BootResume, EpError> {
                 }
                 _ => resume_takeover(deps, &op).await.map(drop),
             };
-            (op, ended)
+            (Discovered { op, header }, ended)
         })
         .buffered(RESUMES_AT_ONCE);
-    while let Some((op, ended)) = resumes.next().await {
+    while let Some((intent, ended)) = resumes.next().await {
         match ended {
-            Ok(()) => outcome.resumed.push(op),
-            Err(refusal) => outcome.failed.push((op, refusal)),
+            Ok(()) => outcome.resumed.push(intent.op),
+            Err(refusal) => {
+                let op = intent.op.clone();
+                if refusal.code == EpCode::Unavailable {
+                    outcome.owed.push(intent);
+                }
+                outcome.failed.push((op, refusal));
+            }
         }
     }
     drop(resumes);
@@ -200,22 +208,43 @@ async fn sort_out(
     }
     drop(gates);
 
-    // A replica that lags shows an earlier head, and no earlier head of an incarnation is its last: what is passed over
-    // is over. What is not is looked at again, by the leader, when it is resumed.
+    // A replica that lags shows an earlier head. That one is proof where it is the incarnation's own last, as nearly all
+    // are; the leader is asked for the rest, since the head of another incarnation may be a predecessor's.
     let keys: Vec<_> = ask_head.iter().map(|intent| names::head_key(&intent.header.principal)).collect();
     let heads = deps.stores.records().direct_read_many(&keys).await?;
+    let (mut over, mut unproved) = (0, Vec::new());
     for (intent, key) in ask_head.into_iter().zip(keys) {
-        let header = &intent.header;
-        let over = match heads.get(&key) {
-            Some(LeaderRead::Value(entry)) => LifecycleHead::parse(&header.principal, &entry.value)
-                .is_ok_and(|head| !owed_by_head(&header.lifecycle_uid, Some(&head))),
+        let IntentHeader { principal, lifecycle_uid, .. } = &intent.header;
+        let proved = match heads.get(&key) {
+            Some(LeaderRead::Value(entry)) => {
+                LifecycleHead::parse(principal, &entry.value).is_ok_and(|head| {
+                    head.lifecycle_uid() == lifecycle_uid && *head.state() == HeadState::Retired
+                })
+            }
             Some(LeaderRead::Marker(_) | LeaderRead::Absent) | None => false,
         };
-        if over {
-            outcome.skipped += 1;
+        if proved {
+            over += 1;
         } else {
-            owed.push(intent);
+            unproved.push(intent);
         }
     }
+    let mut leaders = stream::iter(unproved)
+        .map(|intent| async move {
+            let head = look_at_head(deps, &intent.header.principal).await;
+            // What cannot be read is for the resume to say.
+            let owed = head.map_or(true, |head| owed_by_head(&intent.header.lifecycle_uid, head.row()));
+            (intent, owed)
+        })
+        .buffered(LOOKS_AT_ONCE);
+    while let Some((intent, is_owed)) = leaders.next().await {
+        if is_owed {
+            owed.push(intent);
+        } else {
+            over += 1;
+        }
+    }
+    drop(leaders);
+    outcome.skipped += over;
     Ok(owed)
 }

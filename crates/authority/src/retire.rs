@@ -13,12 +13,11 @@ use cotal_wire::{
 
 use crate::{
     barrier::{
-        BarrierDeps, Sight, Tries, look, look_at_gate, look_at_head, require_active_head, require_open_gate,
-        write_gate, write_head,
+        BarrierDeps, Sight, Tries, look, look_at_activated_gate, look_at_gate, look_at_head,
+        require_active_head, require_open_gate, write_gate, write_head,
     },
     containment::contain,
     drain::{OwedRow, Retiring},
-    evict::evict_verified,
     intents,
     retirement::{RetirementFailure, RetirementReport},
     retirement_step::{Phase, RetirementRun, RetirementStep, own_frontier},
@@ -67,7 +66,7 @@ async fn capture(
 ) -> Result<(RetirementIntent, Sight<AgentGate>), EpError> {
     let head = look_at_head(deps, principal).await?;
     require_active_head(&head, uid)?;
-    let gate = look_at_gate(deps, uid).await?;
+    let gate = look_at_activated_gate(deps, principal, uid).await?;
     let intent = RetirementIntent {
         lifecycle_uid: uid.clone(),
         principal: principal.clone(),
@@ -94,6 +93,7 @@ async fn run(
     let mut tries = Tries::new();
     let mut report = RetirementReport::default();
     loop {
+        deps.check()?;
         match run.next(op, &intent)? {
             RetirementStep::ReadGate => run.gate = look_at_gate(deps, uid).await?,
             RetirementStep::ReadHead => run.head = look_at_head(deps, principal).await?,
@@ -114,6 +114,8 @@ async fn run(
                 }
             }
             RetirementStep::Contain => {
+                // First of all, like every row: whoever is evicted must not come back by what was issued to it.
+                deps.drain.end_issuance(principal, uid).await?;
                 let contained = contain(deps, principal, uid).await?;
                 report.revoked_rows = contained.revoked_rows;
                 report.evicted = contained.evicted;
@@ -126,7 +128,7 @@ async fn run(
             RetirementStep::FenceRepairs => {
                 // Even when no repair ran: an earlier run may have opened one.
                 let repairs = OpDuty::REPAIRS.map(|duty| duty.principal(op)).into();
-                evict_verified(deps.evictor.as_ref(), &repairs).await?;
+                deps.evict(&repairs).await?;
                 run.done = Phase::Fenced;
             }
             RetirementStep::CleanPools => {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use cotal_wire::{
     EpError, LifecycleUid, OpId, Principal,
-    rows::{AgentGate, HeadState, LifecycleHead},
+    rows::{AgentGate, HeadState, LifecycleHead, OpKind},
 };
 use futures::{FutureExt, future::BoxFuture};
 
 use crate::{
+    barrier::end_activation,
     drain::Retiring,
     fence::Fence,
     flights::{Flight, RetirementFlights, RetirementOutcome},
@@ -62,6 +63,16 @@ pub fn standing(head: Option<&LifecycleHead>, uid: &LifecycleUid) -> Result<Stan
     }
 }
 
+/// The retirement that has begun at an incarnation, whoever asked for it: its head names it, or the gate that it froze
+/// right before.
+fn begun_as<'a>(head: &'a LifecycleHead, gate: Option<&'a AgentGate>) -> Option<&'a OpId> {
+    if let HeadState::Retiring(op) = head.state() {
+        return Some(op);
+    }
+    let held = gate?.state().op()?;
+    (held.kind() == OpKind::Retirement).then(|| held.op_id())
+}
+
 // === driving ==================================================================================================
 
 impl Retirements {
@@ -82,16 +93,51 @@ impl Retirements {
         principal: &Principal,
         uid: &LifecycleUid,
     ) -> Result<Retirement, RetirementFailure> {
-        let op = OpId::interactive_retirement(uid);
-        let retiring = Retiring { op: op.clone(), principal: principal.clone(), uid: uid.clone() };
+        self.retire(OpId::interactive_retirement(uid), principal, uid).await
+    }
+
+    /// Retires a managed lifecycle: joins the flight of its one operation, or starts it. Whether its grant is revoked
+    /// is the door's to check, before it asks.
+    pub async fn retire_managed(
+        self: &Arc<Self>,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<Retirement, RetirementFailure> {
+        self.retire(OpId::managed_retirement(uid), principal, uid).await
+    }
+
+    /// Retires under the operation that the door names, unless a retirement has begun under another one: then that one
+    /// is ended. The door by which a lifecycle is asked about may change while it retires, as when the row of an
+    /// interactive actor is lost, and an operation is ended by its own id alone.
+    async fn retire(
+        self: &Arc<Self>,
+        op: OpId,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<Retirement, RetirementFailure> {
         self.check_open().map_err(before)?;
+        let head = match self.stands(principal, uid).await.map_err(before)? {
+            Ok(head) => head,
+            Err(answer) => return Ok(answer),
+        };
+        let gate = self.gate(uid).await.map_err(before)?;
+        let op = begun_as(&head, gate.as_ref()).cloned().unwrap_or(op);
+        self.run(Retiring { op, principal: principal.clone(), uid: uid.clone() }).await
+    }
+
+    /// Runs one operation, or waits for the run that there is: a managed one in its flight, every other one in turn.
+    pub(crate) async fn run(self: &Arc<Self>, retiring: Retiring) -> Result<Retirement, RetirementFailure> {
+        let op = retiring.op.clone();
+        if op == OpId::managed_retirement(&retiring.uid) {
+            let report = self.join_or_start(&retiring).map_err(before)?.landed().await?;
+            return Ok(Retirement::Retired { op, report });
+        }
         let this = Arc::clone(self);
         let running = tokio::spawn(async move {
-            let _turn = this.interactive.take(op).await;
-            if let Some(answer) = this.settled(&retiring).await? {
+            let _turn = this.interactive.take(op.clone()).await;
+            if let Err(answer) = this.stands(&retiring.principal, &retiring.uid).await.map_err(before)? {
                 return Ok(answer);
             }
-            let op = retiring.op.clone();
             let report = (this.barrier)(retiring).await?;
             Ok(Retirement::Retired { op, report })
         });
@@ -101,23 +147,6 @@ impl Retirements {
                 began: true,
             })
         })
-    }
-
-    /// Retires a managed lifecycle: joins the flight of its one operation, or starts it. Whether its grant is revoked
-    /// is the door's to check, before it asks.
-    pub async fn retire_managed(
-        &self,
-        principal: &Principal,
-        uid: &LifecycleUid,
-    ) -> Result<Retirement, RetirementFailure> {
-        let op = OpId::managed_retirement(uid);
-        let retiring = Retiring { op: op.clone(), principal: principal.clone(), uid: uid.clone() };
-        self.check_open().map_err(before)?;
-        if let Some(answer) = self.settled(&retiring).await? {
-            return Ok(answer);
-        }
-        let report = self.join_or_start(&retiring).map_err(before)?.landed().await?;
-        Ok(Retirement::Retired { op, report })
     }
 
     /// Joins or starts the flight of a managed retirement (contract 05 §12.1).
@@ -145,19 +174,36 @@ impl Retirements {
         Ok(read_gate(&self.stores, uid).await?.map(|at| at.gate))
     }
 
+    /// As [`Self::gate`], once an activation that was cut off in front of it has ended (contract 07 §3.3).
+    pub(crate) async fn settled_gate(
+        &self,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<Option<AgentGate>, EpError> {
+        let gate = self.gate(uid).await?;
+        if end_activation(&self.stores, principal, uid, gate.as_ref()).await? {
+            return self.gate(uid).await;
+        }
+        Ok(gate)
+    }
+
     /// Refuses once the plane is fenced or closes.
     pub fn check_open(&self) -> Result<(), EpError> {
         self.fence.check()
     }
 
-    /// The answer, where the head alone gives one.
-    async fn settled(&self, retiring: &Retiring) -> Result<Option<Retirement>, RetirementFailure> {
-        self.check_open().map_err(before)?;
-        let head = self.head(&retiring.principal).await.map_err(before)?;
-        Ok(match standing(head.as_ref().map(|at| &at.head), &retiring.uid).map_err(before)? {
-            Standing::NotStarted => Some(Retirement::NotStarted),
-            Standing::Retired => Some(Retirement::AlreadyRetired),
-            Standing::Stands => None,
+    /// The head of the incarnation while it stands, or else the answer that the head alone gives.
+    async fn stands(
+        &self,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<Result<LifecycleHead, Retirement>, EpError> {
+        self.check_open()?;
+        let head = self.head(principal).await?.map(|at| at.head);
+        Ok(match (standing(head.as_ref(), uid)?, head) {
+            (Standing::Stands, Some(head)) => Ok(head),
+            (Standing::Retired, _) => Err(Retirement::AlreadyRetired),
+            (Standing::NotStarted | Standing::Stands, _) => Err(Retirement::NotStarted),
         })
     }
 }

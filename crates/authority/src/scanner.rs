@@ -211,6 +211,11 @@ impl Candidate {
 // === impl LedgerScanner ===
 
 impl LedgerScanner {
+    /// The claim under which this scanner runs.
+    pub(crate) fn claim(&self) -> &ClaimHold {
+        &self.0.hold
+    }
+
     /// `cred.<uid>.>`
     pub async fn agent_family(&self, uid: &LifecycleUid) -> Result<Vec<Scanned>, EpError> {
         self.scan(format!("cred.{uid}.>")).await

@@ -8,8 +8,8 @@ use cotal_wire::{
 
 use crate::{
     barrier::{
-        BarrierDeps, Sight, Tries, look_at_gate, look_at_head, require_active_head, require_open_gate,
-        write_gate, write_head,
+        BarrierDeps, Sight, Tries, look_at_activated_gate, look_at_gate, look_at_head, require_active_head,
+        require_open_gate, write_gate, write_head,
     },
     containment::{Contained, contain},
     intents,
@@ -66,7 +66,7 @@ async fn begin(
 ) -> Result<(Intent, Sight<AgentGate>), EpError> {
     let seen = look_at_head(deps, principal).await?;
     let head = require_active_head(&seen, uid)?;
-    let gate = look_at_gate(deps, uid).await?;
+    let gate = look_at_activated_gate(deps, principal, uid).await?;
     let from_generation = require_open_gate(&gate)?.generation();
     if look_at_head(deps, principal).await? != seen {
         return Err(EpError::conflict("takeover: the head moved while the gate was read; retry"));
@@ -96,6 +96,7 @@ async fn run(
     let mut tries = Tries::new();
     let mut contained = Contained::default();
     loop {
+        deps.check()?;
         match run.next(op, &intent)? {
             TakeoverStep::ReadGate => run.gate = look_at_gate(deps, uid).await?,
             TakeoverStep::ReadHead => run.head = look_at_head(deps, principal).await?,

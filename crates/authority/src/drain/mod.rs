@@ -1,5 +1,5 @@
-//! What a retiring lifecycle still owes: the obligation drain with its repairs, and the exact-pool cleaner
-//! (contract 07 §6.3 phases 4-7, §6.4, §8, §14).
+//! What a retiring lifecycle still owes: the obligation drain with its repairs, the exact-pool cleaner, and the end of
+//! what was issued to it (contract 07 §6.3 phases 4-7, §6.4, §8, §14; 03 §H.3).
 //!
 //! Neither holds a standing connection. A drain opens one mediator for its endpoint, a repair one connection for its
 //! one write, a cleaning one cleaner and one executor: each may do its duty and nothing else, and is closed after it.
@@ -23,7 +23,7 @@ use std::{
 use cotal_broker::Connector;
 use cotal_wire::{
     Clock, Command, EndpointToken, EpError, LifecycleUid, OpDuty, OpId, Principal,
-    endpoint_subject::TargetTriple, grants::drain::Pools,
+    endpoint_subject::TargetTriple, grants::drain::Pools, rows::SourceRef,
 };
 
 pub use decide::{
@@ -32,7 +32,7 @@ pub use decide::{
 };
 pub use owed::OwedRow;
 
-use crate::{evict::Evictor, scanner::RecordsScanner, store::Watch};
+use crate::{evict::Evictor, issued::retire_lifecycle_issuance, scanner::RecordsScanner, store::Watch};
 use seats::Seats;
 
 /// Shortest expiry of a cleaner's fetch.
@@ -133,6 +133,19 @@ impl Drain {
     /// At most eight passes. Every refusal leaves the rows as they are; a drain that is run again goes on from them.
     pub async fn drain(&self, retiring: &Retiring, endpoint: &EndpointToken) -> Result<Drained, EpError> {
         mediator::drain(self, retiring, endpoint).await
+    }
+
+    /// Marks everything that was issued to the lifecycle as revoked (contract 03 §H.3 `retireSource`).
+    ///
+    /// Behind the frozen gate, which is the source's: from the freeze on nothing of it resolves. Any failure leaves the
+    /// lifecycle retiring, so that a retirement that has ended has left nothing active, whoever ran it.
+    pub(crate) async fn end_issuance(
+        &self,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<(), EpError> {
+        let source = SourceRef::actor_ledger(&self.connector.space().token(), principal, uid);
+        retire_lifecycle_issuance(&self.connector, &source).await.map(drop)
     }
 
     /// Cleans the pools of one endpoint to quiescence, then fences the cleaner and the executor on success and on

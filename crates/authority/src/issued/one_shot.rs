@@ -11,8 +11,9 @@ const ONE_SHOT_TTL_SECS: u64 = 300;
 /// Retires everything that was issued from a lifecycle's row of the actor ledger, over one connection that is drained
 /// at the end, and says how many issuances there are.
 ///
-/// For the retirement of a lifecycle, after its barrier: the row is gone by then, so that nothing is issued from it any
-/// more and what is still in flight does not resolve. It is idempotent. Refusals are those of
+/// For the retirement of a lifecycle, behind its frozen gate: from the freeze on nothing that is issued from it resolves
+/// ([`super::HostSources`]), though its row of the ledger may stand until the operator's tool removes it. It is
+/// idempotent. Refusals are those of
 /// [`IssuedStore::retire_source`]; a store of another shape is `failed-precondition`.
 pub async fn retire_lifecycle_issuance(connector: &Connector, source: &SourceRef) -> Result<u64, EpError> {
     // Where the space's name is no token nothing was ever issued.

@@ -6,7 +6,7 @@ use cotal_ledger::Ledger;
 use cotal_wire::{
     EpError, LifecycleUid, Principal,
     names::gate_key,
-    rows::{AgentGate, GateState, KnownSource, SourceRef},
+    rows::{AgentGate, GateState, KnownSource, OpKind, SourceRef},
 };
 
 use super::store::IssuedStore;
@@ -46,15 +46,29 @@ impl<'a> HostSources<'a> {
             .map_err(|error| EpError::internal(format!("issued authority: {error}")))
     }
 
-    async fn gate_is_live(&self, uid: &LifecycleUid) -> Result<bool, EpError> {
+    async fn gate(&self, uid: &LifecycleUid) -> Result<Option<AgentGate>, EpError> {
         let key = gate_key(uid);
         match self.store.auth().leader_read(&key).await? {
-            LeaderRead::Absent | LeaderRead::Marker(_) => Ok(false),
-            LeaderRead::Value(entry) => {
-                let gate = at_key(&key, AgentGate::parse(uid, &entry.value))?;
-                Ok(!matches!(gate.state(), GateState::Retired { .. }))
-            }
+            LeaderRead::Absent | LeaderRead::Marker(_) => Ok(None),
+            LeaderRead::Value(entry) => at_key(&key, AgentGate::parse(uid, &entry.value)).map(Some),
         }
+    }
+
+    /// An incarnation stands as long as its gate is there and not final.
+    async fn gate_is_live(&self, uid: &LifecycleUid) -> Result<bool, EpError> {
+        let gate = self.gate(uid).await?;
+        Ok(gate.is_some_and(|gate| !matches!(gate.state(), GateState::Retired(_))))
+    }
+
+    /// A retirement ends what was issued as soon as it holds the gate: the row of the ledger outlives it, until the
+    /// operator's tool removes it.
+    async fn is_retiring(&self, uid: &LifecycleUid) -> Result<bool, EpError> {
+        let gate = self.gate(uid).await?;
+        Ok(gate.is_some_and(|gate| match gate.state() {
+            GateState::Retired(_) => true,
+            GateState::Frozen(op) => op.kind() == OpKind::Retirement,
+            GateState::Open => false,
+        }))
     }
 }
 
@@ -65,7 +79,9 @@ impl SourceLiveness for HostSources<'_> {
             return Err(not_attested());
         }
         match source.known() {
-            Some(KnownSource::ActorLedger { principal, uid }) => self.row_is_live(principal, uid).await,
+            Some(KnownSource::ActorLedger { principal, uid }) => {
+                Ok(self.row_is_live(principal, uid.clone()).await? && !self.is_retiring(&uid).await?)
+            }
             Some(KnownSource::StaticIncarnation(uid)) => self.gate_is_live(&uid).await,
             None => Err(not_attested()),
         }

@@ -9,8 +9,9 @@ use crate::{plane_claim::ClaimRefusal, scanner::ScannerConnection};
 
 /// What of the plane is still to be closed. A part that closed is not closed again by a retry.
 pub(super) struct Closing {
-    pruner: Option<JoinHandle<()>>,
-    stop_pruning: watch::Sender<bool>,
+    /// The pruner, and what runs owed operations again.
+    tasks: Vec<JoinHandle<()>>,
+    stop: watch::Sender<bool>,
     rail: bool,
     ledger: Option<ScannerConnection>,
     records: Option<ScannerConnection>,
@@ -22,14 +23,14 @@ pub(super) struct Closing {
 
 impl Closing {
     pub(super) fn new(
-        pruner: JoinHandle<()>,
-        stop_pruning: watch::Sender<bool>,
+        tasks: [JoinHandle<()>; 2],
+        stop: watch::Sender<bool>,
         ledger: ScannerConnection,
         records: ScannerConnection,
     ) -> Self {
         Self {
-            pruner: Some(pruner),
-            stop_pruning,
+            tasks: tasks.into(),
+            stop,
             rail: true,
             ledger: Some(ledger),
             records: Some(records),
@@ -42,18 +43,24 @@ impl Closing {
 }
 
 impl Plane {
-    /// Closes: refuse, stop the timer and await its flight, rail, reader and scanners, release the claim, then what wrote.
+    /// Closes: refuse, await the barriers that run, stop the timers and await their flights, rail, reader and scanners,
+    /// release the claim, then what wrote.
+    ///
+    /// A barrier is over before the claim is given back: what it found under this claim must not be used under another.
+    /// It ends at its next step, which is refused from here on.
     ///
     /// A claim that cannot be released because the broker does not answer keeps the barrier and the writer open, and
     /// the close may be tried again; so may one in which a part failed, and it closes what is left.
     pub async fn close(&self) -> Result<(), EpError> {
         self.fence.begin_closing();
         let mut closing = self.closing.lock().await;
-        closing.stop_pruning.send_replace(true);
-        if let Some(pruner) = closing.pruner.as_mut() {
-            // The timer's own failures are the fence's; here it only has to be over.
-            let _ = pruner.await;
-            closing.pruner = None;
+        self.hold.end_scans();
+        closing.stop.send_replace(true);
+        self.barriers.end().await;
+        while let Some(task) = closing.tasks.last_mut() {
+            // The pruner's own failures are the fence's; here it only has to be over.
+            let _ = task.await;
+            closing.tasks.pop();
         }
         self.close_readers(&mut closing).await?;
         let released = self.release(&mut closing).await;

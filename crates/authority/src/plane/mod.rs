@@ -4,6 +4,7 @@
 //! [`Plane::open`] takes the claim and starts everything in the contract's order; [`Plane::close`] gives it back. From
 //! the moment that the plane is fenced or closes, everything that it hands out refuses.
 
+mod barriers;
 mod close;
 mod open;
 
@@ -18,11 +19,11 @@ use tokio::sync::Mutex;
 
 use crate::{
     activation::{ActivationFailure, activate_managed},
-    barrier::BarrierDeps,
     connect_reader::ConnectReader,
     delivery_admin::DeliveryAdmin,
+    drain::Retiring,
     fence::Fence,
-    handle_revocation::{HandleRevocation, revoke_handle},
+    handle_revocation::HandleRevocation,
     intents::BootResume,
     issuance::IssuanceLog,
     plane_claim::ClaimHold,
@@ -32,8 +33,9 @@ use crate::{
     retirements::Retirements,
     root_credential::ensure_root_credential,
     stores::AuthorityStores,
-    takeover::{TakeoverReport, take_over},
+    takeover::TakeoverReport,
 };
+use barriers::Barriers;
 
 /// How long after a successful prune the next one runs, unless told otherwise (contract 05 §8.4).
 pub const NATIVE_ISSUANCE_PRUNE: Duration = Duration::from_secs(60);
@@ -70,7 +72,6 @@ pub struct PlaneIdentity {
 
 /// An open plane.
 pub struct Plane {
-    connector: Connector,
     space: Space,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -81,7 +82,7 @@ pub struct Plane {
     reader: Arc<ConnectReader>,
     issuance: Arc<IssuanceLog>,
     hold: Arc<ClaimHold>,
-    deps: BarrierDeps,
+    barriers: Arc<Barriers>,
     delivery: DeliveryAdmin,
     retirements: Arc<Retirements>,
     boot: BootResume,
@@ -120,7 +121,7 @@ impl Plane {
 
     /// The proved stores over the barrier executor's connection: what retirements read and write goes through them.
     pub fn barrier_stores(&self) -> &AuthorityStores {
-        &self.deps.stores
+        &self.barriers.deps().stores
     }
 
     /// The claim that this plane holds.
@@ -178,8 +179,7 @@ impl Plane {
         principal: &Principal,
         uid: &LifecycleUid,
     ) -> Result<Retirement, RetirementFailure> {
-        let ended = self.retirements.retire_interactive(principal, uid).await?;
-        self.settle(ended, principal, uid).await
+        self.retirements.retire_interactive(principal, uid).await
     }
 
     /// Retires a managed lifecycle for good; asked for twice, it runs once (contract 05 §7.2, §12).
@@ -188,21 +188,7 @@ impl Plane {
         principal: &Principal,
         uid: &LifecycleUid,
     ) -> Result<Retirement, RetirementFailure> {
-        let ended = self.retirements.retire_managed(principal, uid).await?;
-        self.settle(ended, principal, uid).await
-    }
-
-    /// A run that was cut off right after its barrier has ended everything but what was issued.
-    async fn settle(
-        &self,
-        ended: Retirement,
-        principal: &Principal,
-        uid: &LifecycleUid,
-    ) -> Result<Retirement, RetirementFailure> {
-        if ended == Retirement::AlreadyRetired {
-            open::end_issuance(&self.connector, principal, uid).await;
-        }
-        Ok(ended)
+        self.retirements.retire_managed(principal, uid).await
     }
 
     /// Activates a managed lifecycle at this uid (contract 05 §7.3).
@@ -225,7 +211,8 @@ impl Plane {
         uid: &LifecycleUid,
     ) -> Result<TakeoverReport, EpError> {
         self.fence.check()?;
-        take_over(&self.deps, op, principal, uid).await
+        let of = Retiring { op: op.clone(), principal: principal.clone(), uid: uid.clone() };
+        self.barriers.take_over(of).await
     }
 
     /// Revokes a capability handle and everything that was minted from it (contract 07 §5.1); asked again, it ends what
@@ -236,7 +223,7 @@ impl Plane {
         id: &KeySegment,
     ) -> Result<HandleRevocation, EpError> {
         self.fence.check()?;
-        revoke_handle(&self.deps, &self.connector, issuer_key, id).await
+        self.barriers.revoke_handle(issuer_key, id).await
     }
 
     /// Resolves with the reason once the plane is fenced; never otherwise.

@@ -11,9 +11,8 @@ use std::{
 
 use cotal_broker::{Connection, Connector, Lifetime};
 use cotal_wire::{
-    EndpointName, Entropy, EpError, InfraRole, LifecycleUid, Principal,
+    EndpointName, Entropy, EpError, InfraRole,
     grants::{endpoint_serve, infra},
-    rows::SourceRef,
 };
 use futures::{FutureExt, future::BoxFuture};
 use tokio::{
@@ -21,24 +20,26 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Plane, PlaneIdentity, PlaneInputs, close::Closing};
+use super::{
+    Plane, PlaneIdentity, PlaneInputs,
+    barriers::{Barriers, end_what_is_owed},
+    close::Closing,
+};
 use crate::{
     barrier::BarrierDeps,
     claim_oracle::ClaimOracle,
     connect_reader::ConnectReader,
     delivery_admin::DeliveryAdmin,
-    drain::{Drain, Retiring},
+    drain::Drain,
     evict::Evictor,
     fence::Fence,
     intents::resume_owed,
     issuance::IssuanceLog,
-    issued::retire_lifecycle_issuance,
     plane_claim::{self, ClaimHold, ClaimRefusal},
     prune_timer::{prune_failure, prune_on_timer},
     rail::{AuthIncarnation, AuthRail, contract::AuthContract},
     registration::{OwnEndpoint, OwnRegistration, Registry, own::plane_principal, register_own_endpoint},
-    retire::retire,
-    retirements::{Retirements, RunBarrier},
+    retirements::Retirements,
     scanner::{LedgerCandidate, RecordsCandidate},
     scanner_death::watch_scanners,
     session_pairs::SessionReconciler,
@@ -148,12 +149,23 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
         sessions: Some(Arc::new(SessionReconciler::new(connector.clone(), barrier_stores.clone()))),
     };
     let boot = resume_owed(&deps).await?;
-
-    let retirements = Arc::new(Retirements::under(
-        barrier_stores,
-        fence.clone(),
-        run_barrier(deps.clone(), connector.clone()),
-    ));
+    let barriers = Arc::new(Barriers::new(deps, connector.clone()));
+    barriers.owe(&boot.owed);
+    unwind.push({
+        let (barriers, hold) = (barriers.clone(), hold.clone());
+        async move {
+            hold.end_scans();
+            barriers.end().await;
+            Ok(())
+        }
+    });
+    let retirements = Arc::new(Retirements::under(barrier_stores, fence.clone(), {
+        let barriers = barriers.clone();
+        Arc::new(move |retiring| {
+            let barriers = barriers.clone();
+            async move { barriers.retire(retiring).await }.boxed()
+        })
+    }));
     let registration = register(&connector, &identity, entropy.as_ref(), &delivery).await?;
     let serves = AuthIncarnation { instance: registration.instance.clone(), epoch: registration.epoch };
     let rail = Arc::new(AuthRail::open(&connector, &serves, retirements.clone()).await?);
@@ -165,19 +177,19 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
     let issuance = Arc::new(IssuanceLog::under(stores.clone(), clock.clone(), fence.clone()));
     // A corrupt row must fail the open. What is due already is purged by the timer's first run, after it.
     issuance.discover().await.map_err(|refusal| EpError { message: prune_failure(&refusal), ..refusal })?;
-    let (stop_pruning, stop) = watch::channel(false);
+    // A scanner that ended while the plane opened has tripped the fence: what opens then is closed.
+    fence.check()?;
+    let (stop, stopped) = watch::channel(false);
     let pruner = tokio::spawn(prune_on_timer(
         issuance.clone(),
         writer.state(),
         fence.clone(),
         native_issuance_prune,
-        stop,
+        stopped.clone(),
     ));
+    let debtor = tokio::spawn(end_what_is_owed(barriers.clone(), retirements.clone(), stopped));
 
-    // A scanner that ended while the plane opened has tripped the fence: what opens then is closed.
-    fence.check()?;
     Ok(Arc::new(Plane {
-        connector,
         space,
         clock,
         entropy,
@@ -188,43 +200,14 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
         reader,
         issuance,
         hold,
-        deps,
+        barriers,
         delivery,
         retirements,
         boot,
         registration,
         rail,
-        closing: Mutex::new(Closing::new(pruner, stop_pruning, ledger_connection, records_connection)),
+        closing: Mutex::new(Closing::new([pruner, debtor], stop, ledger_connection, records_connection)),
     }))
-}
-
-/// The barrier of one retirement, and what follows from it.
-fn run_barrier(deps: BarrierDeps, connector: Connector) -> RunBarrier {
-    Arc::new(move |retiring: Retiring| {
-        let (deps, connector) = (deps.clone(), connector.clone());
-        async move {
-            let report = retire(&deps, &retiring.op, &retiring.principal, &retiring.uid).await?;
-            end_issuance(&connector, &retiring.principal, &retiring.uid).await;
-            Ok(report)
-        }
-        .boxed()
-    })
-}
-
-/// Marks what was issued to a retired lifecycle as revoked.
-///
-/// Its source is dead with the row and the head, so that nothing issued from it resolves any more: what is left is to
-/// say so in the issued rows themselves, and that may fail without keeping the alias. Asked again, it ends what is left.
-pub(super) async fn end_issuance(connector: &Connector, principal: &Principal, uid: &LifecycleUid) {
-    let source = SourceRef::actor_ledger(&connector.space().token(), principal, uid);
-    if let Err(refusal) = retire_lifecycle_issuance(connector, &source).await {
-        tracing::warn!(
-            %principal,
-            %uid,
-            %refusal,
-            "auth-plane: the lifecycle is retired; marking what was issued to it failed"
-        );
-    }
 }
 
 /// Registers the plane's own endpoint over a connection that ends right after (contract 05 §8.2 step 3, §8.3).

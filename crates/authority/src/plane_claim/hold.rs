@@ -17,13 +17,15 @@ use super::{
 };
 use crate::{claim_oracle::ClaimTuples, stores::AuthorityStores};
 
-/// On which side of a scan the guard stands.
+/// Where the guard stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum When {
     /// Do not enumerate.
     Before,
     /// Discard what was enumerated.
     After,
+    /// Use what was enumerated on nobody: an eviction is by principal, and would reach a successor.
+    BeforeEviction,
 }
 
 /// The claim of this process on a space's plane. Only [`super::acquire`] makes one.
@@ -37,7 +39,7 @@ pub struct ClaimHold {
 #[derive(Default)]
 struct State {
     fenced: Option<String>,
-    /// From the first release on, whatever became of it.
+    /// From the end of scans or the first release on, whatever became of it.
     releasing: bool,
     /// The release in flight, or the one that succeeded.
     release: Option<Release>,
@@ -75,6 +77,25 @@ impl ClaimHold {
         self.state.lock().fenced.clone()
     }
 
+    /// From here on every guard refuses, as it does once the claim is being released: who closes says so before it waits
+    /// for what still runs under the claim.
+    pub fn end_scans(&self) {
+        self.state.lock().releasing = true;
+    }
+
+    /// The part of the guard that asks nobody: neither fenced nor at its end.
+    pub(crate) fn check(&self) -> Result<(), EpError> {
+        let state = self.state.lock();
+        if let Some(reason) = &state.fenced {
+            return Err(ClaimRefusal::Fenced.refuse(reason.clone()));
+        }
+        if state.releasing {
+            return Err(ClaimRefusal::Released
+                .refuse(format!("the authority plane of space {} is being released", self.space())));
+        }
+        Ok(())
+    }
+
     /// The guard: fenced, then releasing, then a fresh read that must find this very claim, held. A failed read is
     /// `unavailable`; every other refusal is a [`ClaimRefusal`].
     pub async fn assert_held(&self, when: When) -> Result<(), EpError> {
@@ -89,20 +110,9 @@ impl ClaimHold {
         let then = match when {
             When::Before => "nothing is enumerated",
             When::After => "what was enumerated is discarded",
+            When::BeforeEviction => "nobody is evicted",
         };
         Err(self.lost(&format!("the authority plane of space {space} is no longer this process's; {then}")))
-    }
-
-    fn check(&self) -> Result<(), EpError> {
-        let state = self.state.lock();
-        if let Some(reason) = &state.fenced {
-            return Err(ClaimRefusal::Fenced.refuse(reason.clone()));
-        }
-        if state.releasing {
-            return Err(ClaimRefusal::Released
-                .refuse(format!("the authority plane of space {} is being released", self.space())));
-        }
-        Ok(())
     }
 
     fn lost(&self, message: &str) -> EpError {

@@ -26,8 +26,13 @@ pub trait RetireOnRail: Send + Sync {
     /// The alias head of the target, by a leader read.
     async fn head(&self, principal: &Principal) -> Result<Option<HeadAt>, EpError>;
 
-    /// The issuance gate of the target's incarnation, by a leader read.
-    async fn lifecycle_gate(&self, uid: &LifecycleUid) -> Result<Option<AgentGate>, EpError>;
+    /// The issuance gate of the target's incarnation, by a leader read. An activation that was cut off right before it
+    /// opened the gate is ended first: it is nobody's to be waited for.
+    async fn lifecycle_gate(
+        &self,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<Option<AgentGate>, EpError>;
 
     /// Joins or starts the flight of this operation; `conflict` when it is in flight for other coordinates.
     fn join_or_start(&self, retiring: &Retiring) -> Result<Flight, EpError>;
@@ -128,7 +133,7 @@ pub(super) async fn admit(
     if *head.state() == HeadState::Retired {
         return Ok(Admitted::Retired(result(uid, &op, &RetirementReport::default())));
     }
-    if let Some(gate) = port.lifecycle_gate(uid).await?
+    if let Some(gate) = port.lifecycle_gate(principal, uid).await?
         && let GateState::Frozen(holder) = gate.state()
         && *holder.op_id() != op
     {
@@ -254,8 +259,12 @@ mod tests {
             Ok(self.head.clone())
         }
 
-        async fn lifecycle_gate(&self, asked: &LifecycleUid) -> Result<Option<AgentGate>, EpError> {
-            assert_eq!(*asked, uid('a'));
+        async fn lifecycle_gate(
+            &self,
+            whose: &Principal,
+            asked: &LifecycleUid,
+        ) -> Result<Option<AgentGate>, EpError> {
+            assert_eq!((whose, asked), (&principal("bob"), &uid('a')));
             self.looked.lock().push("gate");
             Ok(self.gate.clone())
         }

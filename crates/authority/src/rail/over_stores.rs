@@ -37,8 +37,12 @@ impl RetireOnRail for OverStores {
         self.retirements.head(principal).await
     }
 
-    async fn lifecycle_gate(&self, uid: &LifecycleUid) -> Result<Option<AgentGate>, EpError> {
-        self.retirements.gate(uid).await
+    async fn lifecycle_gate(
+        &self,
+        principal: &Principal,
+        uid: &LifecycleUid,
+    ) -> Result<Option<AgentGate>, EpError> {
+        self.retirements.settled_gate(principal, uid).await
     }
 
     fn join_or_start(&self, retiring: &Retiring) -> Result<Flight, EpError> {

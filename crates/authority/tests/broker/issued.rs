@@ -391,6 +391,16 @@ async fn a_source_is_live_by_its_row_or_by_its_gate_and_nobody_attests_another()
         house.world.plant_gate(&current, state, kind).await;
         assert_eq!(elsewhere.is_live(&gate).await.unwrap(), live, "{state}");
     }
+    // The row still stands, and dies with the freeze of its retirement all the same.
+    for (state, kind, live) in [
+        ("open", "", true),
+        ("frozen", "takeover", true),
+        ("frozen", "retirement", false),
+        ("retired", "retirement", false),
+    ] {
+        house.world.plant_gate(&current, state, kind).await;
+        assert_eq!(sources.is_live(&source("alice", &current)).await.unwrap(), live, "{state} {kind}");
+    }
     let gone = SourceRef::static_incarnation(&space(), &other);
     assert!(!sources.is_live(&gone).await.unwrap(), "no gate");
     house.world.delete(&house.world.auth, &format!("gate.{other}")).await;

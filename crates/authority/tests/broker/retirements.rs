@@ -9,6 +9,7 @@ use cotal_authority::{
     barrier::BarrierDeps,
     drain::Drain,
     evict::{Eviction, Evictor},
+    failpoint::Failpoint,
     rail::{AuthIncarnation, AuthRail, contract::AuthContract},
     retire::retire,
     retirement::Retirement,
@@ -177,10 +178,53 @@ async fn an_eviction_that_is_not_verified_has_begun_and_asking_again_resumes() {
         *rig.evictor.fails.lock() = true;
         assert_eq!(rig.ask(interactive, actor, &uid).await, Err((EpCode::Unavailable, true)));
         assert_eq!(rig.head(actor).await["state"], "retiring");
-        // The other kind of request is another operation: this one holds the gate.
-        assert_eq!(rig.ask(!interactive, actor, &uid).await, Err((EpCode::FailedPrecondition, false)));
         *rig.evictor.fails.lock() = false;
         assert!(matches!(rig.ask(interactive, actor, &uid).await, Ok(Retirement::Retired { .. })));
+    }
+}
+
+#[tokio::test]
+async fn whoever_asks_ends_the_retirement_that_has_begun_under_its_own_operation() {
+    let rig = Rig::start().await;
+    for (interactive, actor) in [(true, "bob"), (false, "carol")] {
+        let uid = uid();
+        rig.activate(actor, &uid).await;
+        *rig.evictor.fails.lock() = true;
+        assert_eq!(rig.ask(interactive, actor, &uid).await, Err((EpCode::Unavailable, true)));
+        assert_eq!(rig.ask(!interactive, actor, &uid).await, Err((EpCode::Unavailable, true)));
+        *rig.evictor.fails.lock() = false;
+        let Ok(Retirement::Retired { op: ran, .. }) = rig.ask(!interactive, actor, &uid).await else {
+            panic!("the other door ends it")
+        };
+        assert_eq!(ran, op(interactive, &uid), "the operation that froze the gate, and no other");
+        assert_eq!(rig.head(actor).await["state"], "retired");
+    }
+}
+
+/// An activation that is killed between its head and its gate is ended by whoever takes the lifecycle back: nobody has to
+/// log in again for it.
+#[tokio::test]
+async fn an_activation_that_was_cut_off_does_not_stand_in_the_way_of_its_revocation() {
+    let rig = Rig::start().await;
+    // Reservation, gate, head: the gate is frozen for ever unless somebody ends the activation.
+    for (nth, interactive, actor) in [(3, true, "bob"), (3, false, "carol")] {
+        let uid = uid();
+        let stores = rig.world.stores().await;
+        let (who, failpoint) = (principal(actor), Failpoint::stop_after(nth));
+        failpoint.arm(&stores);
+        tokio::select! {
+            done = activate_managed(&stores, &who, &uid, "m", &SystemEntropy) => {
+                panic!("not held: {done:?}")
+            }
+            () = failpoint.reached() => {}
+        }
+        assert_eq!(rig.head(actor).await["state"], "active");
+        let gate = rig.world.json(&rig.world.auth, &format!("gate.{uid}")).await;
+        assert_eq!((&gate["state"], &gate["op"]["kind"]), (&json!("frozen"), &json!("activation")));
+        let answer = rig.ask(interactive, actor, &uid).await;
+        assert!(matches!(answer, Ok(Retirement::Retired { .. })), "{answer:?}");
+        let gate = rig.world.json(&rig.world.auth, &format!("gate.{uid}")).await;
+        assert_eq!((&gate["state"], &rig.head(actor).await["state"]), (&json!("retired"), &json!("retired")));
     }
 }
 
@@ -195,9 +239,10 @@ async fn interactive_requests_take_turns_and_who_waited_finds_it_done() {
         assert!(rig.retirements.in_flight().is_empty(), "an interactive retirement is no flight");
         rig.evictor.release();
     };
-    let (first, second, ()) = tokio::join!(rig.ask(true, "bob", &uid), rig.ask(true, "bob", &uid), release);
-    assert!(matches!(first, Ok(Retirement::Retired { .. })), "{first:?}");
-    assert_eq!(second, Ok(Retirement::AlreadyRetired));
+    let (one, other, ()) = tokio::join!(rig.ask(true, "bob", &uid), rig.ask(true, "bob", &uid), release);
+    let (ran, waited) = if one == Ok(Retirement::AlreadyRetired) { (other, one) } else { (one, other) };
+    assert!(matches!(ran, Ok(Retirement::Retired { .. })), "{ran:?}");
+    assert_eq!(waited, Ok(Retirement::AlreadyRetired));
     assert_eq!(rig.evictor.containments(), 1);
 }
 
