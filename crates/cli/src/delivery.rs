@@ -1,6 +1,6 @@
 //! `cotal delivery`: the delivery daemon of a space in the foreground (contract 08 §9).
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use async_trait::async_trait;
 use cotal_delivery::{CredsKind, CredsSource, Delivery, DeliveryInputs, Ended, StartRefusal, Timing};
@@ -19,11 +19,10 @@ use crate::{
     space_broker,
 };
 
+/// How long a start that is not wanted any more may take to its end: one that has the lease has little left to do.
+const START_GRACE: std::time::Duration = std::time::Duration::from_secs(2);
 /// How much longer than a lease lives a start waits for one that a dead daemon has left.
 const LEASE_SLACK: std::time::Duration = std::time::Duration::from_secs(5);
-
-/// How long a start that is interrupted may take to come to its end.
-const START_GRACE: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// `cotal delivery`
 #[derive(Debug, clap::Args)]
@@ -83,12 +82,11 @@ pub async fn run(args: DeliveryArgs, ctx: &Context) -> Result<(), CliError> {
         clock: ctx.clock.clone(),
         entropy: ctx.entropy.clone(),
     };
-    let starting = Delivery::start(inputs);
-    tokio::pin!(starting);
+    let mut starting = pin!(Delivery::start(inputs));
     let daemon = tokio::select! {
         started = starting.as_mut() => started.map_err(|refusal| told(&refusal))?,
         () = stopping.as_mut() => {
-            // It may just have taken the lease; only its end lets go of that one. One that still waits has none.
+            // One that has the lease by now is ready in a moment, and can let go of it.
             if let Ok(Ok(daemon)) = tokio::time::timeout(START_GRACE, starting).await {
                 daemon.stop().await;
             }
