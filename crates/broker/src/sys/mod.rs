@@ -6,7 +6,8 @@
 //! `gone` may be said of a connection or of a principal only when a complete sweep did not find it. A sweep asks every
 //! server at once and takes the answers until a quarter of a second passes without one. It is *unsound*, and tells
 //! nothing, when an answer is an error, carries no server envelope, contradicts itself, or when a page that a server
-//! owes does not come, or does not follow the one before. A sound sweep is complete
+//! owes does not come. Clients may come and go while the pages are read: whoever stays is found (`splice` says why). A
+//! sound sweep is complete
 //!
 //! - on one server: when exactly one server answered and its envelope declares no cluster (contract 03 §E);
 //! - in a cluster: when every server that the cluster is known to have answered it. The servers themselves say which
@@ -23,6 +24,7 @@
 mod cluster;
 mod evictor;
 mod page;
+mod splice;
 
 use std::{
     collections::BTreeMap,
@@ -40,6 +42,7 @@ use parking_lot::Mutex;
 use crate::connection::{Connection, NO_RESPONDERS};
 use cluster::{Memory, ServerView};
 use page::{Page, Server};
+use splice::{Cut, Splice};
 
 pub use evictor::Evictor;
 pub use page::Seen;
@@ -48,12 +51,11 @@ pub use page::Seen;
 const QUIET: Duration = Duration::from_millis(250);
 /// The longest wait for answers to one question.
 const HARD: Duration = Duration::from_secs(2);
-/// Connections of one server in one page.
-const PAGE_LIMIT: u64 = 1024;
-/// Most pages of one sweep.
-const MAX_PAGES: u64 = 64;
-/// Sweeps that may be begun again because clients came and went between two pages.
-const ATTEMPTS: u32 = 3;
+/// Pages of 1024 (contract 01 §5). Each shows the last rows of the one before once more: nearly as many clients may
+/// leave while it is asked for, and cost nothing.
+const CUT: Cut = Cut { limit: 1024, overlap: 128 };
+/// Most questions of one sweep.
+const MAX_PAGES: u32 = 64;
 
 /// The servers that a cluster was seen to have: kept for a process's life, by whoever sweeps.
 #[derive(Default)]
@@ -86,13 +88,6 @@ pub enum Coverage {
     Unsound(String),
 }
 
-/// Why one attempt at a sweep came to nothing.
-enum Failed {
-    /// Clients came and went between two pages.
-    Shifted,
-    Because(String),
-}
-
 impl Sweep {
     /// The connections of a principal.
     pub fn of<'a>(&'a self, principal: &'a Principal) -> impl Iterator<Item = &'a Seen> + 'a {
@@ -121,82 +116,79 @@ impl Observer {
 
     /// Looks at every connection of the account. It never fails: what cannot be seen is said in the coverage.
     pub async fn sweep(&self, known: &KnownServers) -> Sweep {
-        let mut why = String::new();
-        for _ in 0..ATTEMPTS {
-            match self.sweep_once(known).await {
-                Ok(sweep) => return sweep,
-                Err(Failed::Shifted) => {
-                    "clients came and went while the pages of a server were read".clone_into(&mut why);
-                }
-                Err(Failed::Because(reason)) => {
-                    why = reason;
-                    break;
-                }
-            }
-        }
-        Sweep { connections: Vec::new(), coverage: Coverage::Unsound(why) }
+        self.try_sweep(known)
+            .await
+            .unwrap_or_else(|why| Sweep { connections: Vec::new(), coverage: Coverage::Unsound(why) })
     }
 
-    async fn sweep_once(&self, known: &KnownServers) -> Result<Sweep, Failed> {
+    async fn try_sweep(&self, known: &KnownServers) -> Result<Sweep, String> {
         // One nonce a call: an answer to an earlier sweep comes to an inbox that nobody reads any more.
         let nonce = self.nonce();
-        let mut servers: BTreeMap<String, Answered> = BTreeMap::new();
+        let mut servers: BTreeMap<String, Splice> = BTreeMap::new();
+        let mut offset = 0;
         for number in 0..MAX_PAGES {
-            // Each page begins with the last connection of the one before: a client that left in between shows.
-            let offset = number * (PAGE_LIMIT - 1);
-            let request = page::request(offset, PAGE_LIMIT);
+            let request = page::request(offset, CUT.limit);
             let expected = (number > 0).then_some(servers.len());
             let answers = self
                 .collect(&connections_subject(&self.account), request, &format!("{nonce}.{number}"), expected)
                 .await?;
             let mut pages = BTreeMap::new();
             for answer in &answers {
-                let page = Page::parse(answer, offset, PAGE_LIMIT).map_err(Failed::Because)?;
-                let id = page.server.id.clone();
-                if pages.insert(id, page).is_some() {
-                    return Err(Failed::Because("a server answered one question twice".into()));
+                let page = Page::parse(answer, offset, CUT.limit)?;
+                if pages.insert(page.server.id.clone(), page).is_some() {
+                    return Err("a server answered one question twice".into());
                 }
             }
             if number == 0 {
-                servers = pages.into_iter().map(|(id, page)| (id, Answered::first(page))).collect();
-            } else {
-                for (id, server) in &mut servers {
-                    server.follow(pages.remove(id))?;
-                }
-                if !pages.is_empty() {
-                    return Err(Failed::Because("a server joined during the sweep".into()));
-                }
+                servers =
+                    pages.iter().map(|(id, page)| (id.clone(), Splice::of(page.server.clone()))).collect();
             }
-            if servers.values().all(|server| !server.owes) {
-                let (answered, connections) = finish(servers)?;
-                let coverage = self.coverage(&answered, known, &nonce).await?;
-                return Ok(Sweep { connections, coverage });
+            for (id, splice) in &mut servers {
+                let Some(page) = pages.remove(id) else {
+                    return Err(format!("{} did not answer for its next page", splice.server().name));
+                };
+                splice.take(page, CUT)?;
+            }
+            if !pages.is_empty() {
+                return Err("a server joined during the sweep".into());
+            }
+            // One question goes to all of them: at the lowest offset that one owes.
+            match servers.values().filter_map(Splice::owes).min() {
+                Some(owed) => offset = owed,
+                None => return self.conclude(servers, known, &nonce).await,
             }
         }
-        Err(Failed::Because(format!("a server has more than {MAX_PAGES} pages of connections")))
+        Err(format!("a server's connections did not fit into {MAX_PAGES} pages, while clients came and went"))
     }
 
-    async fn coverage(
+    async fn conclude(
         &self,
-        answered: &[Server],
+        servers: BTreeMap<String, Splice>,
         known: &KnownServers,
         nonce: &str,
-    ) -> Result<Coverage, Failed> {
-        if let Some(settled) = cluster::without_views(answered) {
-            return Ok(settled);
+    ) -> Result<Sweep, String> {
+        let mut answered = Vec::new();
+        let mut connections = Vec::new();
+        for splice in servers.into_values() {
+            let (server, rows) = splice.finish();
+            connections.extend(rows.map(|(cid, row)| row.into_seen(&server.id, cid)));
+            answered.push(server);
         }
-        let answers = match self.collect(SERVER_STATE, Bytes::new(), &format!("{nonce}.state"), None).await {
-            Ok(answers) => answers,
-            Err(Failed::Because(why)) => {
-                return Ok(Coverage::Partial(format!("the servers of the cluster are not known: {why}")));
-            }
-            Err(shifted) => return Err(shifted),
-        };
-        let views: Result<Vec<ServerView>, String> = answers.iter().map(|a| ServerView::parse(a)).collect();
-        Ok(match views {
+        let coverage = self.coverage(&answered, known, nonce).await;
+        Ok(Sweep { connections, coverage })
+    }
+
+    async fn coverage(&self, answered: &[Server], known: &KnownServers, nonce: &str) -> Coverage {
+        if let Some(settled) = cluster::without_views(answered) {
+            return settled;
+        }
+        let views = self.collect(SERVER_STATE, Bytes::new(), &format!("{nonce}.state"), None).await.and_then(
+            |answers| answers.iter().map(|answer| ServerView::parse(answer)).collect::<Result<Vec<_>, _>>(),
+        );
+        match views {
             Ok(views) => cluster::judge(answered, &views, &mut known.0.lock()),
             Err(why) => Coverage::Partial(format!("the servers of the cluster are not known: {why}")),
-        })
+        }
     }
 
     /// Asks every server and takes what comes: until `expected` have answered, where the caller knows how many will,
@@ -207,15 +199,15 @@ impl Observer {
         request: Bytes,
         tail: &str,
         expected: Option<usize>,
-    ) -> Result<Vec<Bytes>, Failed> {
-        let lost = |_| Failed::Because("the observer's connection was lost".into());
+    ) -> Result<Vec<Bytes>, String> {
+        let lost = |_| "the observer's connection was lost".to_owned();
         let reply = format!("{OBSERVER_INBOX}.evict.{tail}");
         let mut inbox = self.connection.subscribe(&reply, None).await.map_err(lost)?;
         let mut refusal = self
             .connection
             .ask_many(subject, &reply, request)
             .await
-            .map_err(|_| Failed::Because("the observer's connection was lost".into()))?;
+            .map_err(|_| "the observer's connection was lost")?;
         let deadline = Instant::now() + HARD;
         let mut quiet_until = deadline;
         let mut answers = Vec::new();
@@ -227,20 +219,20 @@ impl Observer {
                 biased;
                 answer = inbox.next() => match answer {
                     Some(answer) if answer.status == Some(NO_RESPONDERS) => {
-                        return Err(Failed::Because("the observer is no user of the system account".into()));
+                        return Err("the observer is no user of the system account".into());
                     }
                     Some(answer) => {
                         answers.push(answer.payload);
                         quiet_until = deadline.min(Instant::now() + QUIET);
                     }
-                    None => return Err(Failed::Because("the observer's connection was lost".into())),
+                    None => return Err("the observer's connection was lost".into()),
                 },
                 () = refusal.denied() => {
-                    return Err(Failed::Because(format!("the observer's credential does not allow {subject}")));
+                    return Err(format!("the observer's credential does not allow {subject}"));
                 }
                 () = tokio::time::sleep_until(quiet_until.into()) => {
                     return if answers.is_empty() {
-                        Err(Failed::Because("no server answered within 2 s".into()))
+                        Err("no server answered within 2 s".into())
                     } else {
                         Ok(answers)
                     };
@@ -258,55 +250,4 @@ impl Observer {
             hex
         })
     }
-}
-
-/// One server's pages so far.
-struct Answered {
-    server: Server,
-    rows: Vec<page::Row>,
-    /// Whether more of its pages must come.
-    owes: bool,
-}
-
-impl Answered {
-    fn first(page: Page) -> Self {
-        Self { owes: (page.rows.len() as u64) < page.total, server: page.server, rows: page.rows }
-    }
-
-    /// Takes the next page; nothing of it counts when the server had none to send.
-    fn follow(&mut self, page: Option<Page>) -> Result<(), Failed> {
-        let Some(page) = page else {
-            return Err(Failed::Because(format!("{} did not answer for its next page", self.server.name)));
-        };
-        if !self.owes {
-            return Ok(());
-        }
-        let overlap = (self.rows.last().map(page::Row::cid), page.rows.first().map(page::Row::cid));
-        // Numbers only grow, so one that still stands where it stood has the same ones before it.
-        if overlap.0 != overlap.1 {
-            return Err(Failed::Shifted);
-        }
-        self.rows.extend(page.rows.into_iter().skip(1));
-        self.owes = (self.rows.len() as u64) < page.total;
-        Ok(())
-    }
-}
-
-/// All rows of all servers, each server's in ascending order of numbers: the order that paging rests on.
-fn finish(servers: BTreeMap<String, Answered>) -> Result<(Vec<Server>, Vec<Seen>), Failed> {
-    let mut answered = Vec::new();
-    let mut connections = Vec::new();
-    for (_, server) in servers {
-        if !server.rows.is_sorted_by(|one, next| one.cid() < next.cid()) {
-            return Err(Failed::Because(format!(
-                "{} lists its connections out of order",
-                server.server.name
-            )));
-        }
-        for row in server.rows {
-            connections.extend(row.into_seen(&server.server.id).map_err(Failed::Because)?);
-        }
-        answered.push(server.server);
-    }
-    Ok((answered, connections))
 }

@@ -34,11 +34,13 @@ pub(super) struct Server {
 pub(super) struct Page {
     pub(super) server: Server,
     pub(super) total: u64,
+    /// Where it was asked to begin.
+    pub(super) offset: u64,
     pub(super) rows: Vec<Row>,
 }
 
 /// A connection as it stands in a page.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(super) struct Row {
     #[serde(default, deserialize_with = "number")]
     cid: Option<u64>,
@@ -116,7 +118,7 @@ impl Page {
         if count != due || data.num_connections != count || (due > 0 && data.offset != offset) {
             return Err(named("is not the page that was asked for"));
         }
-        Ok(Self { server, total: data.total, rows })
+        Ok(Self { server, total: data.total, offset, rows })
     }
 }
 
@@ -125,20 +127,28 @@ impl Row {
         self.cid
     }
 
-    /// The connection; `None` for one that is nobody's and has no number. One that is somebody's and has none spoils
-    /// the sweep: it could not be closed.
-    pub(super) fn into_seen(self, server_id: &str) -> Result<Option<Seen>, String> {
-        let principal = principal_of(&self.tags, self.authorized_user.as_deref());
-        match (self.cid, &principal) {
-            (Some(cid), _) => Ok(Some(Seen {
-                server_id: server_id.to_owned(),
-                cid,
-                principal,
-                authorized_user: self.authorized_user,
-            })),
-            (None, None) => Ok(None),
-            (None, Some(_)) => Err("a connection of a principal has no number".into()),
+    /// Whether it is a principal's.
+    pub(super) fn is_somebodys(&self) -> bool {
+        self.principal().is_some()
+    }
+
+    /// The connection, under the number that it has.
+    pub(super) fn into_seen(self, server_id: &str, cid: u64) -> Seen {
+        Seen {
+            server_id: server_id.to_owned(),
+            cid,
+            principal: self.principal(),
+            authorized_user: self.authorized_user,
         }
+    }
+
+    fn principal(&self) -> Option<Principal> {
+        principal_of(&self.tags, self.authorized_user.as_deref())
+    }
+
+    #[cfg(test)]
+    pub(super) fn numbered(cid: u64) -> Self {
+        Self { cid: Some(cid), ..Self::default() }
     }
 }
 
@@ -198,7 +208,12 @@ mod tests {
         let page = parse(&answer(), 0).unwrap();
         let server = Server { id: "NA".into(), name: "n1".into(), cluster: None };
         assert_eq!((page.server, page.total), (server, 2));
-        let seen: Vec<Seen> = page.rows.into_iter().filter_map(|row| row.into_seen("NA").unwrap()).collect();
+        let seen: Vec<Seen> = page
+            .rows
+            .into_iter()
+            .map(|row| (row.cid().unwrap(), row))
+            .map(|(cid, row)| row.into_seen("NA", cid))
+            .collect();
         let principals: Vec<_> = seen.iter().map(|seen| seen.principal.as_ref().unwrap().key()).collect();
         assert_eq!(principals, ["local.a".to_owned(), format!("{OWNER}.b")]);
         assert_eq!((seen[0].cid, seen[1].cid), (4, 9));
@@ -264,11 +279,12 @@ mod tests {
     }
 
     #[test]
-    fn a_principals_connection_without_a_number_poisons_and_anothers_is_skipped() {
-        let row = |text: &str| serde_json::from_str::<Row>(text).unwrap().into_seen("N");
-        assert!(row(r#"{"cid":"4","tags":["principal:local.a"]}"#).is_err());
-        assert!(row(r#"{"cid":-1,"tags":["principal:local.a"]}"#).is_err());
-        assert_eq!(row(r#"{"authorized_user":"x"}"#), Ok(None));
-        assert!(row(r#"{"cid":4,"authorized_user":7,"tags":"x"}"#).unwrap().unwrap().principal.is_none());
+    fn what_a_row_does_not_say_readably_it_does_not_say() {
+        let row = |text: &str| serde_json::from_str::<Row>(text).unwrap();
+        let said = |text: &str| (row(text).cid(), row(text).is_somebodys());
+        assert_eq!(said(r#"{"cid":"4","tags":["principal:local.a"]}"#), (None, true));
+        assert_eq!(said(r#"{"cid":-1,"tags":["principal:local.a"]}"#), (None, true));
+        assert_eq!(said(r#"{"authorized_user":"x"}"#), (None, false));
+        assert_eq!(said(r#"{"cid":4,"authorized_user":7,"tags":"x"}"#), (Some(4), false));
     }
 }
