@@ -1,6 +1,6 @@
 //! Which servers there are, and whether all of them answered: a pure decision.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use cotal_wire::object;
 use serde::{Deserialize, de::IgnoredAny};
@@ -10,8 +10,8 @@ use super::{
     page::{Server, ServerInfo},
 };
 
-/// Servers that were seen, by cluster and name, and whether each was a peer of the meta group when it was seen last.
-pub(super) type Memory = BTreeMap<(String, String), bool>;
+/// Servers that were seen, by cluster and name, and were no peers of the meta group: nobody else keeps count of them.
+pub(super) type Memory = BTreeSet<(String, String)>;
 
 /// How one server sees its cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,7 +117,8 @@ pub(super) fn without_views(answered: &[Server]) -> Option<Coverage> {
     }
 }
 
-/// Whether every server that the cluster is known to have is among those that answered. Remembers whom it saw.
+/// Whether every server that the cluster is known to have is among those that answered, and the meta group keeps count of
+/// all of them. Remembers whom it does not.
 pub(super) fn judge(answered: &[Server], views: &[ServerView], memory: &mut Memory) -> Coverage {
     if let Some(settled) = without_views(answered) {
         return settled;
@@ -144,15 +145,19 @@ pub(super) fn judge(answered: &[Server], views: &[ServerView], memory: &mut Memo
         .map(String::as_str)
         .chain(names.iter().copied())
         .collect();
-    // A peer that left the meta group for good is forgotten; a server that never was one is not.
-    memory.retain(|(of, name), was_peer| {
-        *of != cluster || !*was_peer || peers.contains(name.as_str()) || seen.contains(name.as_str())
-    });
-    for name in seen.iter().copied().chain(peers.iter().map(String::as_str)) {
-        memory.insert((cluster.clone(), name.to_owned()), peers.contains(name));
+    memory.retain(|(of, name)| *of != cluster || !peers.contains(name));
+    let outside = seen.into_iter().filter(|name| !peers.contains(*name));
+    memory.extend(outside.map(|name| (cluster.clone(), name.to_owned())));
+    let outside: Vec<&str> =
+        memory.iter().filter(|(of, _)| *of == cluster).map(|(_, name)| name.as_str()).collect();
+    if !outside.is_empty() {
+        return Coverage::Partial(format!(
+            "{} of the cluster is no peer of its JetStream meta group: once such a server is cut off, nobody knows of \
+             it; give it JetStream, or end it and restart the delivery daemon",
+            outside.join(", ")
+        ));
     }
-    let known = memory.keys().filter(|(of, _)| *of == cluster).map(|(_, name)| name.as_str());
-    let missing: Vec<&str> = known.filter(|name| !names.contains(name)).collect();
+    let missing: Vec<&str> = peers.iter().map(String::as_str).filter(|peer| !names.contains(peer)).collect();
     if missing.is_empty() {
         return Coverage::Complete;
     }
@@ -256,11 +261,14 @@ mod tests {
     }
 
     #[test]
-    fn a_server_outside_the_meta_group_is_known_once_it_was_seen() {
+    fn a_server_outside_the_meta_group_leaves_the_sweep_incomplete_there_or_not_until_it_is_a_peer() {
         let mut memory = Memory::new();
-        assert_eq!(judged(&["a", "x"], &["a"], &mut memory), Coverage::Complete);
-        assert!(is_partial(&judged(&["a"], &["a"], &mut memory), "x of"));
-        assert_eq!(judged(&["a"], &["a"], &mut Memory::new()), Coverage::Complete, "another process");
+        assert!(is_partial(&judged(&["a", "x"], &["a"], &mut memory), "x of the cluster is no peer"));
+        assert!(is_partial(&judged(&["a"], &["a"], &mut memory), "x of the cluster is no peer"));
+        assert!(is_partial(&judged(&["a", "x"], &["a", "x", "y"], &mut memory), "y of the cluster did not"));
+        assert_eq!(judged(&["a", "x"], &["a", "x"], &mut memory), Coverage::Complete);
+        // Its limit: one that was cut off before this process began was never seen by it.
+        assert_eq!(judged(&["a"], &["a"], &mut Memory::new()), Coverage::Complete);
     }
 
     #[test]

@@ -10,16 +10,26 @@
 //! sound sweep is complete
 //!
 //! - on one server: when exactly one server answered and its envelope declares no cluster (contract 03 §E);
-//! - in a cluster: when every server that the cluster is known to have answered it. The servers themselves say which
-//!   those are ([`SERVER_STATE`], right after the sweep). Required are the peers of the JetStream meta group as its
-//!   leader lists them, whether they are up or not; every server that answers now or has a route to one that does;
-//!   and every server that this process has seen in the cluster before and that was no peer of the meta group.
+//! - in a cluster: when every server that the cluster is known to have answered it, and none of them is one of which
+//!   only its own presence tells. The servers themselves say which those are ([`SERVER_STATE`], right after the sweep):
+//!   the peers of the JetStream meta group as its leader lists them, whether they are up or not; every server that
+//!   answers now or has a route to one that does. One that is no peer of the meta group leaves the sweep incomplete,
+//!   also later, when it does not answer any more, for as long as this process lives.
 //!
-//! A server that is down is still known, so the sweep is not complete, until it is back or is forgotten: a peer when
-//! it is removed from the meta group, which an operator does on purpose and for good, another when this process
-//! restarts. Servers are told apart by name, which outlives a restart; two of one name at once, a second cluster, a
-//! gateway, or a meta group without a leader that can be seen leave a sweep incomplete. A cluster without JetStream
-//! has no meta group, so there every sweep is incomplete: such a cluster cannot carry a space.
+//! A peer that is down is still known, so the sweep is not complete, until it is back or is removed from the meta group,
+//! which an operator does on purpose and for good. Servers are told apart by name, which outlives a restart; two of one
+//! name at once, a second cluster, a gateway, or a meta group without a leader that can be seen leave a sweep incomplete.
+//! A cluster without JetStream has no meta group, so there every sweep is incomplete: such a cluster cannot carry a
+//! space.
+//!
+//! # A departure
+//!
+//! Contract 03 §E says `unknown` of any cluster, because a server that does not answer there cannot be told from one
+//! that does not exist. The meta group is what the contract did not count on: a durable, agreed list of servers that
+//! names those that are cut off too, and whose leader has a majority of it. Here a cluster is answered for exactly as
+//! far as that list reaches. What remains: a server outside of the meta group that was cut off before this process began
+//! is not known. While it is connected, nothing of its cluster is ever gone, so that such a cluster is of no use to begin
+//! with; see `docs/src/delivery.md`.
 
 mod cluster;
 mod evictor;
