@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use cotal_broker::{Connection, ConnectionTuple, Connector, Lifetime};
+use cotal_broker::{Connection, ConnectionTuple, Connector, Lifetime, Message};
 use cotal_wire::{
     ConnId, EpCode, EpError, InfraRole, LifecycleUid, Permissions, Principal,
     delivery_admin::{
@@ -35,6 +35,8 @@ const BUDGET: Duration = Duration::from_secs(BUDGET_SECS);
 const CHALLENGE: Duration = Duration::from_secs(5);
 /// The reply subject's last token: one request a connection, so any will do.
 const NONCE: &str = "1";
+/// What a rail without a daemon says.
+const NOBODY: &str = "nobody hears its rail";
 
 /// Asks the delivery daemon of a space.
 #[derive(Clone)]
@@ -48,18 +50,21 @@ impl DeliveryAdmin {
         Self { connector }
     }
 
-    /// Whether any connection of a principal is there: `Gone` only under a complete sweep.
-    pub async fn principal_liveness(&self, principal: &Principal) -> Verdict {
+    /// Whether any connection of a principal is there: `Gone` only under a complete sweep. The error says why nobody
+    /// could be asked, or why the answer cannot be used.
+    pub async fn try_principal_liveness(&self, principal: &Principal) -> Result<Verdict, EpError> {
         let request = AdminRequest::PrincipalLiveness(principal.clone());
-        let answer =
-            self.ask(InfraRole::AUTH_PRINCIPAL_ORACLE, Asker::EndpointEvictor, &request, BUDGET).await;
-        match answer.and_then(|data| principal_verdict(principal, &data).map_err(unusable)) {
-            Ok(verdict) => verdict,
-            Err(error) => {
-                tracing::warn!(%principal, %error, "principal oracle: unknown");
-                Verdict::Unknown
-            }
-        }
+        let data =
+            self.ask(InfraRole::AUTH_PRINCIPAL_ORACLE, Asker::EndpointEvictor, &request, BUDGET).await?;
+        principal_verdict(principal, &data).map_err(unusable)
+    }
+
+    /// The same, where an answer that is not to be had is as good as one that does not know.
+    pub async fn principal_liveness(&self, principal: &Principal) -> Verdict {
+        self.try_principal_liveness(principal).await.unwrap_or_else(|error| {
+            tracing::warn!(%principal, %error, "principal oracle: unknown");
+            Verdict::Unknown
+        })
     }
 
     /// The concrete channels and families that durable membership rows of exactly this incarnation name, sorted.
@@ -76,9 +81,15 @@ impl DeliveryAdmin {
     /// Which store the daemon reads its credentials from, who answers, and whether it holds the lease. An answerer is
     /// to be compared with the lease row before anything rests on it (contract 08 §7.4).
     pub async fn store_identity(&self) -> Result<StoreAnswer, EpError> {
+        self.challenge().await?.ok_or_else(|| unreachable(&AdminRequest::ReloadStoreIdentity, NOBODY))
+    }
+
+    /// The same; `None` when the broker says that nobody hears the rail. A rail that hangs, refuses, or answers what
+    /// cannot be read is an error: somebody is there.
+    pub async fn challenge(&self) -> Result<Option<StoreAnswer>, EpError> {
         let request = AdminRequest::ReloadStoreIdentity;
-        let data = self.ask(InfraRole::AUTH_RENEWAL, Asker::Supervisor, &request, CHALLENGE).await?;
-        StoreAnswer::read(&data).map_err(unusable)
+        let data = self.try_ask(InfraRole::AUTH_RENEWAL, Asker::Supervisor, &request, CHALLENGE).await?;
+        data.map(|data| StoreAnswer::read(&data).map_err(unusable)).transpose()
     }
 
     /// Has the daemon take over re-signed credentials; refused when what it reads is not what is expected.
@@ -111,12 +122,17 @@ impl DeliveryAdmin {
         request: &AdminRequest,
         budget: Duration,
     ) -> Result<Value, EpError> {
-        let unreachable = |why: &str| {
-            EpError::unavailable(format!(
-                "the delivery daemon did not answer {}: {why}; check that it runs (`cotal status`)",
-                request.op()
-            ))
-        };
+        self.try_ask(role, asker, request, budget).await?.ok_or_else(|| unreachable(request, NOBODY))
+    }
+
+    /// The same; `None` when nobody hears the rail.
+    async fn try_ask(
+        &self,
+        role: InfraRole,
+        asker: Asker,
+        request: &AdminRequest,
+        budget: Duration,
+    ) -> Result<Option<Value>, EpError> {
         let call = async {
             let connection = self.open(role, asker).await?;
             let principal = delivery::nkey_principal(connection.user_nkey())
@@ -126,16 +142,19 @@ impl DeliveryAdmin {
             let (subject, reply) =
                 (subjects.control(rail, &principal), subjects.control_reply(rail, &principal, NONCE));
             let request = Bytes::from(request.to_bytes());
-            let answer = connection.request_at(&subject, &reply, request, budget).await;
+            let answer = connection.ask_at(&subject, &reply, request, budget).await;
             // The last handle: it closes by itself, and custody knows when it has.
             drop(connection);
             answer
         };
         let answer = tokio::time::timeout(budget, call)
             .await
-            .map_err(|_| unreachable(&format!("no answer within {} s", budget.as_secs())))?
-            .map_err(|error| unreachable(&error.message))?;
-        parse_reply(&answer.payload).map_err(|refusal| EpError::new(EpCode::Unavailable, refusal.0))
+            .map_err(|_| unreachable(request, &format!("no answer within {} s", budget.as_secs())))?
+            .map_err(|error| unreachable(request, &error.message))?;
+        let read = |answer: Message| {
+            parse_reply(&answer.payload).map_err(|refusal| EpError::new(EpCode::Unavailable, refusal.0))
+        };
+        answer.map(read).transpose()
     }
 
     async fn open(&self, role: InfraRole, asker: Asker) -> Result<Connection, EpError> {
@@ -197,6 +216,13 @@ impl ClaimOracle for DeliveryAdmin {
 }
 
 // === what an answer proves ===
+
+fn unreachable(request: &AdminRequest, why: &str) -> EpError {
+    EpError::unavailable(format!(
+        "the delivery daemon did not answer {}: {why}; check that it runs (`cotal status`)",
+        request.op()
+    ))
+}
 
 fn unusable(AdminError(why): AdminError) -> EpError {
     EpError::unavailable(format!("the delivery daemon's answer cannot be used: {why}"))

@@ -306,6 +306,18 @@ impl Connection {
         payload: Bytes,
         timeout: Duration,
     ) -> Result<Message, EpError> {
+        let answer = self.ask_at(subject, reply, payload, timeout).await?;
+        answer.ok_or_else(|| self.refused(subject, &RequestFailure::NoResponders))
+    }
+
+    /// As [`Self::request_at`]; `None` when the broker says that nobody is subscribed, which no silence is.
+    pub async fn ask_at(
+        &self,
+        subject: &str,
+        reply: &str,
+        payload: Bytes,
+        timeout: Duration,
+    ) -> Result<Option<Message>, EpError> {
         let answer = async {
             let mut answers = self.subscribe(reply, None).await?;
             let mut refusal = self
@@ -315,8 +327,8 @@ impl Connection {
             let failure = tokio::select! {
                 biased;
                 answer = answers.next() => match answer {
-                    Some(answer) if answer.status == Some(NO_RESPONDERS) => RequestFailure::NoResponders,
-                    Some(answer) => return Ok(answer),
+                    Some(answer) if answer.status == Some(NO_RESPONDERS) => return Ok(None),
+                    Some(answer) => return Ok(Some(answer)),
                     None => RequestFailure::Closed,
                 },
                 () = refusal.denied() => RequestFailure::Denied,

@@ -220,7 +220,7 @@ impl Renewal {
     async fn challenge(&self, connector: &Connector, delivery: &Bucket) -> Result<bool, CliError> {
         let row =
             delivery_lease::read_over(delivery).await.map_err(|refusal| unestablished(&refusal.message))?;
-        let answer = DeliveryAdmin::new(connector.clone()).store_identity().await;
+        let answer = DeliveryAdmin::new(connector.clone()).challenge().await;
         let mine =
             self.store.identity().ok_or_else(|| unestablished("this store has no readable identity"))?;
         decide(row.map(|row| row.holder).as_deref(), answer, mine)
@@ -302,21 +302,29 @@ pub fn audit_path(root: &Root, space: &Space) -> std::path::PathBuf {
 }
 
 /// The ownership rule (contract 08 §7.4 items 1-2): the lease row, what answered, and this process's own store. A daemon
-/// serves only while it holds the lease, so that no row and no answer is no daemon; a row without its holder's answer is
-/// one that hangs, or was killed.
+/// serves only while it holds the lease, so that no row and nobody on the rail (`Ok(None)`) is no daemon. A row without
+/// its holder's answer is one that hangs, or was killed; a rail that hangs, refuses or garbles is somebody's, row or not.
 fn decide(
     holder: Option<&str>,
-    answer: Result<StoreAnswer, EpError>,
+    answer: Result<Option<StoreAnswer>, EpError>,
     mine: StoreIdentity,
 ) -> Result<bool, CliError> {
     let answer = match (holder, answer) {
-        (_, Ok(answer)) => answer,
-        (None, Err(_)) => return Ok(false),
-        (Some(holder), Err(refusal)) => {
+        (_, Ok(Some(answer))) => answer,
+        (None, Ok(None)) => return Ok(false),
+        (None, Err(refusal)) => {
             return Err(unestablished(&format!(
-                "{} holds the delivery lease, and {}; one that was killed leaves its lease for 30 s",
-                printable(holder),
+                "nobody holds the delivery lease, and its rail is not known to be silent: {}",
                 printable(&refusal.message)
+            )));
+        }
+        (Some(holder), silent) => {
+            let why = silent
+                .err()
+                .map_or_else(|| "nobody hears its rail".to_owned(), |refusal| printable(&refusal.message));
+            return Err(unestablished(&format!(
+                "{} holds the delivery lease, and {why}; one that was killed leaves its lease for 30 s",
+                printable(holder)
             )));
         }
     };
@@ -413,16 +421,20 @@ mod tests {
     #[test]
     fn a_renewal_is_ones_own_only_when_the_holder_answers_from_the_same_store() {
         let answer = |answerer: &str, holds_lease: bool, root: &str| {
-            Ok(StoreAnswer { store: wire_identity(store(root)), answerer: answerer.into(), holds_lease })
+            let store = wire_identity(store(root));
+            Ok(Some(StoreAnswer { store, answerer: answerer.into(), holds_lease }))
         };
-        let silent = || Err(EpError::unavailable("no answer"));
-        let told = |holder: Option<&str>, answer: Result<StoreAnswer, EpError>| {
+        let nobody = || Ok(None);
+        let hangs = || Err(EpError::unavailable("no answer"));
+        let told = |holder: Option<&str>, answer: Result<Option<StoreAnswer>, EpError>| {
             decide(holder, answer, store("/r")).map_err(|error| error.to_string())
         };
-        assert_eq!(told(None, silent()), Ok(false));
+        assert_eq!(told(None, nobody()), Ok(false));
         assert_eq!(told(Some("local.A"), answer("local.A", true, "/r")), Ok(true));
         for (holder, answer, part) in [
-            (Some("local.A"), silent(), "no answer"),
+            (None, hangs(), "no answer"),
+            (Some("local.A"), hangs(), "no answer"),
+            (Some("local.A"), nobody(), "nobody hears"),
             (Some("local.A"), answer("local.A", false, "/r"), "without holding"),
             (Some("local.B"), answer("local.A", true, "/r"), "local.B holds"),
             (None, answer("local.A", true, "/r"), "nobody holds"),

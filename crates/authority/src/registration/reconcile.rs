@@ -42,10 +42,14 @@ pub trait PrincipalLiveness: Send + Sync {
 #[async_trait]
 impl PrincipalLiveness for DeliveryAdmin {
     async fn liveness(&self, principal: &Principal) -> Liveness {
-        match self.principal_liveness(principal).await {
-            Verdict::Live => Liveness::Live,
-            Verdict::Gone => Liveness::Gone,
-            Verdict::Unknown => Liveness::Unknown,
+        match self.try_principal_liveness(principal).await {
+            Ok(Verdict::Live) => Liveness::Live,
+            Ok(Verdict::Gone) => Liveness::Gone,
+            Ok(Verdict::Unknown) => Liveness::Unknown,
+            Err(error) => {
+                tracing::warn!(%principal, %error, "repair: nobody could be asked");
+                Liveness::Unestablishable
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use cotal_authority::{
     claim_oracle::{ClaimOracle as _, ClaimTuples, Verdict},
     evict::Evictor as _,
+    registration::{PrincipalLiveness as _, reconcile},
 };
 use cotal_broker::{Connection, Lifetime};
 use cotal_delivery::CredsKind;
@@ -166,8 +167,21 @@ async fn a_rail_that_hangs_is_given_up_within_the_budget() {
     let (_server, house) = House::start().await;
     impostor(&house, |_| None).await;
     let began = std::time::Instant::now();
-    let refusal = house.admin().store_identity().await.unwrap_err();
+    let refusal = house.admin().challenge().await.unwrap_err();
     assert!(refusal.message.contains("cotal status"), "{refusal}");
     let took = began.elapsed().as_secs();
     assert!((4..9).contains(&took), "{took} s");
+}
+
+#[tokio::test]
+async fn a_rail_that_nobody_hears_is_told_from_one_that_answers_what_cannot_be_used() {
+    let (_server, house) = House::start().await;
+    let (admin, alice) = (house.admin(), principal("alice"));
+    assert_eq!(admin.challenge().await, Ok(None), "nobody is there");
+    assert!(admin.store_identity().await.unwrap_err().message.contains("nobody hears"));
+    assert_eq!(admin.liveness(&alice).await, reconcile::Liveness::Unestablishable);
+    impostor(&house, |_| Some(json!({ "ok": true, "data": {} }))).await;
+    admin.challenge().await.unwrap_err();
+    assert_eq!(admin.liveness(&alice).await, reconcile::Liveness::Unestablishable);
+    assert_eq!(admin.principal_liveness(&alice).await, Verdict::Unknown);
 }
