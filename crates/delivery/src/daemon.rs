@@ -120,6 +120,8 @@ impl Delivery {
             tokio::spawn(stopping.clone().run_until_cancelled_owned(Arc::clone(&rail).serve(requests)));
         if let Err(why) = lease.mark_ready().await {
             stopping.cancel();
+            let _ = served.await;
+            lease.release().await;
             return Err(StartRefusal::Broker(why));
         }
         rail.started.store(true, Ordering::Release);
@@ -169,10 +171,17 @@ async fn see_itself(system: &System, connection: &Connection) -> Result<(), Star
     }
     let own = connection.user_nkey().as_str();
     if !sweep.connections.iter().any(|seen| seen.authorized_user.as_deref() == Some(own)) {
-        return Err(StartRefusal::Credential(
-            "membership-observer.creds does not see this daemon's own connection: it is of another broker or account"
-                .into(),
-        ));
+        return Err(match &sweep.coverage {
+            // It may be connected to the very server that did not answer.
+            Coverage::Partial(why) => StartRefusal::Broker(format!(
+                "the observer does not see this daemon's own connection, and not every server answered: {why}"
+            )),
+            _ => StartRefusal::Credential(
+                "membership-observer.creds does not see this daemon's own connection: it is of another broker or \
+                 account"
+                    .into(),
+            ),
+        });
     }
     if let Some(why) = sweep.note() {
         tracing::warn!(why, "no connection can be proved gone at the moment");

@@ -69,15 +69,23 @@ impl Lease {
         }
     }
 
-    /// Says that the rail is bound.
+    /// Says that the rail is bound. When this returns, the row says so.
     pub(crate) async fn mark_ready(&mut self) -> Result<(), String> {
         self.row.ready = true;
-        self.renew().await
+        while !self.write().await? {
+            tokio::time::sleep(WAIT_STEP).await;
+        }
+        Ok(())
     }
 
     /// Writes the row again. The error is the loss of the lease; what cannot be told is not a loss until the lease
     /// would have lapsed.
     pub(crate) async fn renew(&mut self) -> Result<(), String> {
+        self.write().await.map(drop)
+    }
+
+    /// Whether the row was written; the error is the loss of the lease.
+    async fn write(&mut self) -> Result<bool, String> {
         let began = Instant::now();
         let bytes = self.row.to_bytes();
         let mut outcome = self.bucket.put_pinned(LEASE_KEY, bytes.clone().into(), self.revision).await;
@@ -96,7 +104,7 @@ impl Lease {
             WriteOutcome::Written(revision) => {
                 self.revision = revision;
                 self.renewed = began;
-                Ok(())
+                Ok(true)
             }
             WriteOutcome::Lost | WriteOutcome::Ambiguous(_) | WriteOutcome::Refused(_) => {
                 if self.renewed.elapsed() >= self.ttl {
@@ -105,7 +113,7 @@ impl Lease {
                         self.renewed.elapsed().as_secs()
                     ));
                 }
-                Ok(())
+                Ok(false)
             }
         }
     }
