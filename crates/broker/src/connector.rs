@@ -10,7 +10,7 @@ use crate::{
     custody::Custody,
     denials::Denials,
     servers::Servers,
-    session::{Credential, SelfMinted, Session, SessionPlan},
+    session::{Credential, RAIL_CAPACITY, SUBSCRIPTION_CAPACITY, SelfMinted, Session, SessionPlan},
 };
 
 /// Lifetime of a self-minted user JWT, in seconds (contract 07 §7.2).
@@ -42,6 +42,18 @@ pub enum Lifetime {
 pub struct Connector {
     shared: Arc<Shared>,
     renewing_ttl_secs: u64,
+    capacity: usize,
+}
+
+/// How a connection is opened, apart from where.
+pub(crate) struct Opening<'a> {
+    pub(crate) label: String,
+    pub(crate) credential: Credential,
+    pub(crate) inbox_prefix: &'a str,
+    pub(crate) reconnect: Reconnect,
+    pub(crate) plane_owned: bool,
+    /// Messages that each subscription holds.
+    pub(crate) capacity: usize,
 }
 
 struct Shared {
@@ -64,7 +76,7 @@ impl Connector {
         entropy: Arc<dyn Entropy>,
     ) -> Self {
         let shared = Shared { servers: servers.to_owned(), space, account, custody, clock, entropy };
-        Self { shared: Arc::new(shared), renewing_ttl_secs: INFRA_TTL_SECS }
+        Self { shared: Arc::new(shared), renewing_ttl_secs: INFRA_TTL_SECS, capacity: SUBSCRIPTION_CAPACITY }
     }
 
     /// The same connector with another lifetime of renewing credentials, in seconds.
@@ -80,6 +92,13 @@ impl Connector {
     pub fn renewing_sooner(&self, secs: u64) -> Self {
         let ttl = self.renewing_ttl_secs;
         Self { renewing_ttl_secs: ttl.saturating_sub(secs).max(ttl.div_ceil(2)), ..self.clone() }
+    }
+
+    /// The same connector for a listener that others send to: its subscriptions hold 256 messages, and past that the
+    /// newest are dropped. A flood of the largest messages then fills no memory.
+    #[must_use]
+    pub fn for_rail(&self) -> Self {
+        Self { capacity: RAIL_CAPACITY, ..self.clone() }
     }
 
     /// The space.
@@ -145,7 +164,10 @@ impl Connector {
     ) -> Result<Connection, EpError> {
         let inbox_prefix = format!("_INBOX_{}", credential.seed().public());
         let Shared { servers, custody, .. } = &*self.shared;
-        connect(servers, custody, label, credential, &inbox_prefix, reconnect, plane_owned).await
+        let capacity = self.capacity;
+        let opening =
+            Opening { label, credential, inbox_prefix: &inbox_prefix, reconnect, plane_owned, capacity };
+        connect(servers, custody, opening).await
     }
 }
 
@@ -153,19 +175,17 @@ impl Connector {
 pub(crate) async fn connect(
     servers: &str,
     custody: &Custody,
-    label: String,
-    credential: Credential,
-    inbox_prefix: &str,
-    reconnect: Reconnect,
-    plane_owned: bool,
+    opening: Opening<'_>,
 ) -> Result<Connection, EpError> {
+    let Opening { label, credential, inbox_prefix, reconnect, plane_owned, capacity } = opening;
     custody.check_open(&label)?;
     let servers = Servers::parse(servers)
         .map_err(|why| EpError::bad_request(format!("{label}: {why}")))?
         .into_addresses();
     let may_ask_info = credential.allows_publish(JETSTREAM_INFO);
     let user = credential.seed().public().clone();
-    let plan = Arc::new(SessionPlan { label, servers, inbox_prefix: inbox_prefix.to_owned(), credential });
+    let inbox_prefix = inbox_prefix.to_owned();
+    let plan = Arc::new(SessionPlan { label, servers, inbox_prefix, credential, capacity });
     let denials = Arc::new(Denials::new());
     let session = Session::open(&plan, &denials).await?;
     let tuple = if plane_owned {

@@ -11,9 +11,9 @@ use parking_lot::RwLock;
 
 use crate::{
     connection::{Connection, Reconnect},
-    connector::connect,
+    connector::{Opening, connect},
     custody::Custody,
-    session::Credential,
+    session::{Credential, RAIL_CAPACITY, SUBSCRIPTION_CAPACITY},
 };
 
 /// Opens connections over creds text.
@@ -45,14 +45,29 @@ impl CredsConnector {
         inbox_prefix: Option<&str>,
     ) -> Result<Connection, EpError> {
         let own = format!("_INBOX_{}", creds.seed.public());
-        let (credential, inbox) = (Credential::Creds(creds.clone()), inbox_prefix.unwrap_or(&own));
-        connect(&self.servers, &self.custody, label, credential, inbox, Reconnect::Never, false).await
+        let opening = Opening {
+            label,
+            credential: Credential::Creds(creds.clone()),
+            inbox_prefix: inbox_prefix.unwrap_or(&own),
+            reconnect: Reconnect::Never,
+            plane_owned: false,
+            capacity: SUBSCRIPTION_CAPACITY,
+        };
+        connect(&self.servers, &self.custody, opening).await
     }
 
-    /// A standing connection, reconnecting for ever.
+    /// The standing connection of a listener that others send to, reconnecting for ever. Its subscriptions hold 256
+    /// messages, and past that the newest are dropped: a flood of the largest messages fills no memory.
     pub async fn open_standing(&self, label: String, creds: &RenewableCreds) -> Result<Connection, EpError> {
-        let (credential, inbox) = (Credential::Renewable(creds.clone()), format!("_INBOX_{}", creds.user()));
-        connect(&self.servers, &self.custody, label, credential, &inbox, Reconnect::Forever, false).await
+        let opening = Opening {
+            label,
+            credential: Credential::Renewable(creds.clone()),
+            inbox_prefix: &format!("_INBOX_{}", creds.user()),
+            reconnect: Reconnect::Forever,
+            plane_owned: false,
+            capacity: RAIL_CAPACITY,
+        };
+        connect(&self.servers, &self.custody, opening).await
     }
 }
 

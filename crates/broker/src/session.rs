@@ -35,7 +35,9 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Two unanswered pings cut a session whose broker hangs.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// Messages that a subscription holds for its reader, who is meant to be at hand: past that the newest are dropped.
-const SUBSCRIPTION_CAPACITY: usize = 8_192;
+pub(crate) const SUBSCRIPTION_CAPACITY: usize = 8_192;
+/// The same where anybody may send, and as large as the broker takes it: what they can make this process hold.
+pub(crate) const RAIL_CAPACITY: usize = 256;
 /// Refuses at once, without a packet leaving the machine: where a session is sent instead of reconnecting.
 const NOWHERE: &str = "nats://127.0.0.1:0";
 
@@ -66,6 +68,8 @@ pub(crate) struct SessionPlan {
     pub(crate) servers: Vec<ServerAddr>,
     pub(crate) inbox_prefix: String,
     pub(crate) credential: Credential,
+    /// Messages that each subscription holds.
+    pub(crate) capacity: usize,
 }
 
 /// A live session.
@@ -160,7 +164,7 @@ impl Session {
         .connection_timeout(CONNECT_TIMEOUT)
         .ping_interval(PING_INTERVAL)
         .request_timeout(None)
-        .subscription_capacity(SUBSCRIPTION_CAPACITY)
+        .subscription_capacity(plan.capacity)
         .max_reconnects(plan.servers.len())
         .reconnect_delay_callback(|_| Duration::ZERO)
         .ignore_discovered_servers()

@@ -55,6 +55,7 @@ impl AuthRail {
         let space = connector.space();
         let token = space.token();
         let connection = connector
+            .for_rail()
             .open(
                 InfraRole::AUTH_ADMIN.label(space),
                 &|inbox| rail::auth_listener(&token, inbox, &serves.instance, serves.epoch),

@@ -23,6 +23,8 @@ use super::{
 };
 use crate::retirement::RetirementFailure;
 
+/// Largest request that is read, in bytes. Anybody may send one, as large as the broker takes it.
+const MAX_REQUEST_BYTES: usize = 64 * 1024;
 /// Requests that may be handled at once; more are refused, not queued.
 const MAX_HANDLED: usize = 64;
 /// Longest wait for a barrier, whatever the caller's deadline says: a request holds one of [`MAX_HANDLED`].
@@ -113,11 +115,20 @@ impl Rules {
     }
 }
 
-/// The id that an answer to an unreadable request carries: its own where it has one, else its nonce, which is one too.
-fn id_of(payload: &[u8], subject: &RequestSubject) -> Option<IdToken> {
-    let body: Option<Value> = serde_json::from_slice(payload).ok();
-    let own = body.as_ref().and_then(|body| body.get("id")).and_then(Value::as_str);
-    own.and_then(|id| IdToken::parse(id).ok()).or_else(|| IdToken::parse(subject.nonce.as_str()).ok())
+/// A body, read once. A refusal goes with the id that its answer carries: the request's own where it has one, else its
+/// nonce, which is one too; `None` when neither is, and nobody can be answered.
+fn read(payload: &[u8], subject: &RequestSubject) -> Result<EndpointRequest, (EpError, Option<IdToken>)> {
+    let nonce = || IdToken::parse(subject.nonce.as_str()).ok();
+    if payload.len() > MAX_REQUEST_BYTES {
+        let why = format!("a request to this endpoint may have {MAX_REQUEST_BYTES} bytes at most");
+        return Err((EpError::bad_request(why), nonce()));
+    }
+    let body: Value = serde_json::from_slice(payload)
+        .map_err(|_| (EpError::bad_request("a request must be valid JSON"), nonce()))?;
+    EndpointRequest::read(&body).map_err(|refusal| {
+        let own = body.get("id").and_then(Value::as_str).and_then(|id| IdToken::parse(id).ok());
+        (refusal, own.or_else(nonce))
+    })
 }
 
 // === driving ==================================================================================================
@@ -147,11 +158,10 @@ impl Serving {
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
         let received = Instant::now();
         let subject = self.rules.hears(&message.subject)?;
-        let request = match EndpointRequest::parse(&message.payload) {
+        let request = match read(&message.payload, &subject) {
             Ok(request) => request,
-            Err(refusal) => {
-                let id = id_of(&message.payload, &subject)?;
-                let call = Call { subject, id, reply_expected: true };
+            Err((refusal, id)) => {
+                let call = Call { subject, id: id?, reply_expected: true };
                 self.answer(&call, Err((refusal, Outcome::NotExecuted))).await;
                 return None;
             }
@@ -385,7 +395,20 @@ mod tests {
             ("\u{fffd}", NONCE),
             ("", NONCE),
         ] {
-            assert_eq!(id_of(payload.as_bytes(), &subject).unwrap().as_str(), id, "{payload}");
+            let (refusal, carries) = read(payload.as_bytes(), &subject).unwrap_err();
+            assert_eq!((refusal.code, carries.unwrap().as_str()), (EpCode::BadRequest, id), "{payload}");
         }
+    }
+
+    #[test]
+    fn a_body_of_more_than_64_kib_is_refused_unread() {
+        let subject = retire_subject();
+        let mut body = good().to_string();
+        body.extend(std::iter::repeat_n(' ', MAX_REQUEST_BYTES - body.len()));
+        assert!(read(body.as_bytes(), &subject).is_ok());
+        body.push(' ');
+        let (refusal, carries) = read(body.as_bytes(), &subject).unwrap_err();
+        assert!(refusal.code == EpCode::BadRequest && refusal.message.contains("65536"), "{refusal}");
+        assert_eq!(carries.unwrap().as_str(), NONCE, "its own id was not read");
     }
 }

@@ -5,8 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use cotal_authority::{claim_oracle::Verdict, evict::Evictor as _};
 use cotal_testkit::raw::{ConnectOutcome, RawClient};
+use cotal_wire::{
+    Principal,
+    delivery_admin::{AdminRequest, Liveness, PrincipalLiveness, parse_reply},
+};
 use futures::{StreamExt, stream};
 
 use crate::house::{House, eventually, principal};
@@ -41,11 +46,32 @@ async fn a_principal_on_the_second_page_is_seen_and_ended() {
     drop(crowd);
 }
 
-#[tokio::test]
+/// The verdict of a complete sweep on this principal. A machine that is busy may let the observer wait for longer than
+/// it does; whatever else leaves a sweep incomplete is a failure.
+async fn seen(house: &House, principal: &Principal) -> Liveness {
+    let asks = "cotal.main.ctl.delivery-admin.local.tester";
+    loop {
+        let request = Bytes::from(AdminRequest::PrincipalLiveness(principal.clone()).to_bytes());
+        let reply = format!("{asks}.reply.1");
+        let answer = house.anything.request_at(asks, &reply, request, Duration::from_secs(20)).await.unwrap();
+        match parse_reply(&answer.payload) {
+            Ok(data) => {
+                let answer = PrincipalLiveness::read(&data).unwrap();
+                if answer.sweep_complete {
+                    return answer.state;
+                }
+                let why = answer.note.unwrap();
+                assert!(why.contains("within 2 s"), "{why}");
+            }
+            Err(refusal) => assert!(refusal.0.contains("in time"), "{refusal:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_come_and_go_all_the_time_spoil_no_sweep() {
     let (_server, house) = House::start().await;
     let _daemon = house.daemon().await;
-    let admin = house.admin();
     let creds = house.agent_creds(&principal("crowd"));
     let mut oldest: VecDeque<RawClient> = crowd(&house, &creds, 1_200).await.into();
     let amid = principal("amid");
@@ -54,26 +80,24 @@ async fn clients_that_come_and_go_all_the_time_spoil_no_sweep() {
     let last = principal("last");
     let _client = house.client(&last).await;
 
-    let mut gone = 0;
+    let mut left = 0;
     let churning = async {
         loop {
             // First in, first out, as the ends of bearers are: every departure is one from the first page.
-            let arriving = crowd(&house, &creds, 8).await;
-            oldest.drain(..arriving.len());
-            gone += arriving.len();
-            oldest.extend(arriving);
-            // Never all of the first page: whoever is asked about must not be the oldest.
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            oldest.push_back(one_more(&house, &creds).await);
+            drop(oldest.pop_front());
+            left += 1;
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     let began = Instant::now();
     let asking = async {
-        for _ in 0..5 {
-            assert_eq!(admin.principal_liveness(&last).await, Verdict::Live);
-            assert_eq!(admin.principal_liveness(&amid).await, Verdict::Live);
-            assert_eq!(admin.principal_liveness(&principal("nobody")).await, Verdict::Gone);
+        for _ in 0..2 {
+            assert_eq!(seen(&house, &last).await, Liveness::Live);
+            assert_eq!(seen(&house, &amid).await, Liveness::Live);
+            assert_eq!(seen(&house, &principal("nobody")).await, Liveness::Gone);
         }
-        let eviction = admin.evict(&[amid.clone()].into()).await.remove(0);
+        let eviction = house.admin().evict(&[amid.clone()].into()).await.remove(0);
         assert!(eviction.verified_gone && eviction.kicked == 1, "{eviction:?}");
         client.ended().await;
     };
@@ -82,6 +106,6 @@ async fn clients_that_come_and_go_all_the_time_spoil_no_sweep() {
         () = churning => unreachable!("it never ends"),
     }
     let took = began.elapsed();
-    assert!(gone > 16, "there was churn: {gone} left");
-    assert!(took < Duration::from_secs(30), "seventeen sweeps took {took:?}");
+    assert!(left > 16, "there was churn: {left} left");
+    assert!(took < Duration::from_secs(30), "eight sweeps took {took:?}");
 }

@@ -113,7 +113,12 @@ impl EndpointRequest {
     pub fn parse(bytes: &[u8]) -> Result<Self, EpError> {
         let value: Value = serde_json::from_slice(bytes)
             .map_err(|_| EpError::bad_request("a request must be valid JSON"))?;
-        let request = Fields::of("request", &value)?;
+        Self::read(&value)
+    }
+
+    /// As [`Self::parse`], of a body that is JSON already.
+    pub fn read(value: &Value) -> Result<Self, EpError> {
+        let request = Fields::of("request", value)?;
         request.version()?;
         let id = request.token("id")?;
         let op = Operation::parse(&request)?;
