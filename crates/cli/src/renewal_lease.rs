@@ -17,8 +17,8 @@ use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 /// How long a row lives that nobody renews (contract 08 §7.3).
 const LEASE_TTL: Duration = Duration::from_secs(10);
-/// How much of that is not used: a write that the lease protects must also end within it.
-const MARGIN: Duration = Duration::from_secs(2);
+/// For how much of that it is believed: a write that the lease protects must also end within it.
+const BELIEVED: Duration = Duration::from_secs(8);
 /// How often the holder renews it.
 const RENEW_EVERY: Duration = Duration::from_millis(2_500);
 /// How often a row of another holder is looked at.
@@ -90,7 +90,7 @@ impl State {
     /// Whether it is held at this moment: a process that was stopped for longer than the row lives has heard of no loss.
     fn check(&self, now: Confirmed) -> Result<(), String> {
         match self {
-            Self::Held(_, confirmed) if confirmed.age(now) < LEASE_TTL - MARGIN => Ok(()),
+            Self::Held(_, confirmed) if confirmed.age(now) < BELIEVED => Ok(()),
             Self::Held(_, confirmed) => {
                 Err(format!("it was not renewed for {} s", confirmed.age(now).as_secs()))
             }
