@@ -451,7 +451,7 @@ mod tests {
         for id in [None, Some(""), Some("j"), Some("I")] {
             let there = delivery_admin::StoreIdentity::Fs { root: "/r".into(), id: id.map(str::to_owned) };
             let answer = StoreAnswer { store: there, answerer: "local.A".into(), holds_lease: true };
-            let told = decide(Some("local.A"), Ok(answer), store("/r")).unwrap_err().to_string();
+            let told = decide(Some("local.A"), Ok(Some(answer)), store("/r")).unwrap_err().to_string();
             assert!(told.contains("divergent"), "{id:?}: {told}");
         }
     }
