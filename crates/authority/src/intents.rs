@@ -98,6 +98,15 @@ pub fn owed_by_head(uid: &LifecycleUid, head: Option<&LifecycleHead>) -> bool {
     head.is_none_or(|head| head.lifecycle_uid() == uid && *head.state() != HeadState::Retired)
 }
 
+/// Whether a retirement is over by its own head. A replica that lags shows an earlier one, and no earlier head of an
+/// incarnation is retired.
+pub fn is_over(intent: &IntentHeader, head: Option<&LifecycleHead>) -> bool {
+    intent.kind == OpKind::Retirement
+        && head.is_some_and(|head| {
+            *head.lifecycle_uid() == intent.lifecycle_uid && *head.state() == HeadState::Retired
+        })
+}
+
 /// The intent that a call finds under its operation must be its own.
 pub(crate) fn require_same(
     intent: &Intent,
@@ -183,68 +192,95 @@ pub async fn resume_owed(deps: &BarrierDeps) -> Result<BootResume, EpError> {
     Ok(outcome)
 }
 
-/// Which of the intents are owed. An intent is never deleted, so nearly all of them are of a past that is over: their
-/// gates are read many at once, and the heads of final gates in batches.
+/// Which of the intents are owed.
+///
+/// An intent is never deleted, so nearly all of them are of a past that is over, and a boot must not ask for each of
+/// their gates: a retirement whose own head is retired has ended, for that write is its last and its gate was final
+/// before it. Heads are read in batches; gates one by one, many at once, where a head proves nothing.
 async fn sort_out(
     deps: &BarrierDeps,
     found: Vec<Discovered>,
     outcome: &mut BootResume,
 ) -> Result<Vec<Discovered>, EpError> {
-    let mut gates = stream::iter(found)
+    let keys: Vec<_> = found
+        .iter()
+        .filter(|intent| intent.header.kind == OpKind::Retirement)
+        .map(|intent| names::head_key(&intent.header.principal))
+        .collect();
+    let heads = deps.stores.records().direct_read_many(&keys).await?;
+    let (over, unproved): (Vec<_>, Vec<_>) = found.into_iter().partition(|intent| {
+        let head = match heads.get(&names::head_key(&intent.header.principal)) {
+            Some(LeaderRead::Value(entry)) => {
+                LifecycleHead::parse(&intent.header.principal, &entry.value).ok()
+            }
+            Some(LeaderRead::Marker(_) | LeaderRead::Absent) | None => None,
+        };
+        is_over(&intent.header, head.as_ref())
+    });
+    outcome.skipped += over.len();
+
+    let mut gates = stream::iter(unproved)
         .map(|intent| async move {
-            let gate = look_at_gate(deps, &intent.header.lifecycle_uid).await;
-            let says = gate.map(|gate| owed_by_gate(&intent.op, intent.header.kind, gate.row()));
-            (intent, says)
+            let owed = is_owed(deps, &intent).await;
+            (intent, owed)
         })
         .buffered(LOOKS_AT_ONCE);
-    let (mut owed, mut ask_head) = (Vec::new(), Vec::new());
-    while let Some((intent, says)) = gates.next().await {
-        match says {
-            Ok(GateSays::Owed) => owed.push(intent),
-            Ok(GateSays::NotOwed) => outcome.skipped += 1,
-            Ok(GateSays::AskHead) => ask_head.push(intent),
+    let mut owed = Vec::new();
+    while let Some((intent, is_owed)) = gates.next().await {
+        match is_owed {
+            Ok(true) => owed.push(intent),
+            Ok(false) => outcome.skipped += 1,
             Err(refusal) => outcome.failed.push((intent.op, refusal)),
         }
     }
     drop(gates);
-
-    // A replica that lags shows an earlier head. That one is proof where it is the incarnation's own last, as nearly all
-    // are; the leader is asked for the rest, since the head of another incarnation may be a predecessor's.
-    let keys: Vec<_> = ask_head.iter().map(|intent| names::head_key(&intent.header.principal)).collect();
-    let heads = deps.stores.records().direct_read_many(&keys).await?;
-    let (mut over, mut unproved) = (0, Vec::new());
-    for (intent, key) in ask_head.into_iter().zip(keys) {
-        let IntentHeader { principal, lifecycle_uid, .. } = &intent.header;
-        let proved = match heads.get(&key) {
-            Some(LeaderRead::Value(entry)) => {
-                LifecycleHead::parse(principal, &entry.value).is_ok_and(|head| {
-                    head.lifecycle_uid() == lifecycle_uid && *head.state() == HeadState::Retired
-                })
-            }
-            Some(LeaderRead::Marker(_) | LeaderRead::Absent) | None => false,
-        };
-        if proved {
-            over += 1;
-        } else {
-            unproved.push(intent);
-        }
-    }
-    let mut leaders = stream::iter(unproved)
-        .map(|intent| async move {
-            let head = look_at_head(deps, &intent.header.principal).await;
-            // What cannot be read is for the resume to say.
-            let owed = head.map_or(true, |head| owed_by_head(&intent.header.lifecycle_uid, head.row()));
-            (intent, owed)
-        })
-        .buffered(LOOKS_AT_ONCE);
-    while let Some((intent, is_owed)) = leaders.next().await {
-        if is_owed {
-            owed.push(intent);
-        } else {
-            over += 1;
-        }
-    }
-    drop(leaders);
-    outcome.skipped += over;
     Ok(owed)
+}
+
+/// Whether an operation is owed, by leader reads.
+async fn is_owed(deps: &BarrierDeps, Discovered { op, header }: &Discovered) -> Result<bool, EpError> {
+    let gate = look_at_gate(deps, &header.lifecycle_uid).await?;
+    Ok(match owed_by_gate(op, header.kind, gate.row()) {
+        GateSays::Owed => true,
+        GateSays::NotOwed => false,
+        // What cannot be read is for the resume to say.
+        GateSays::AskHead => look_at_head(deps, &header.principal)
+            .await
+            .map_or(true, |head| owed_by_head(&header.lifecycle_uid, head.row())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_retirement_is_over_by_its_own_head_alone() {
+        let principal = Principal::parse_key("u_aaaaaaaaaaaaaaaaaaaaaaaaaa.bob").unwrap();
+        let uid = |c: char| LifecycleUid::parse(&c.to_string().repeat(26)).unwrap();
+        let head = |uid: &LifecycleUid, state: &str| {
+            let op = if state == "retiring" {
+                format!(",\"op\":{{\"opId\":\"{}\",\"kind\":\"retirement\"}}", "f".repeat(26))
+            } else {
+                String::new()
+            };
+            let row = format!(
+                "{{\"owner\":\"u_aaaaaaaaaaaaaaaaaaaaaaaaaa\",\"actor\":\"bob\",\"lifecycleUid\":\"{uid}\",\
+                 \"managerInstance\":\"m\",\"processEpoch\":1,\"state\":\"{state}\"{op}}}"
+            );
+            LifecycleHead::parse(&principal, row.as_bytes()).unwrap()
+        };
+        let intent = |kind| IntentHeader { kind, lifecycle_uid: uid('a'), principal: principal.clone() };
+        for (kind, head, over) in [
+            (OpKind::Retirement, Some(head(&uid('a'), "retired")), true),
+            (OpKind::Retirement, Some(head(&uid('a'), "retiring")), false),
+            (OpKind::Retirement, Some(head(&uid('a'), "active")), false),
+            // A predecessor's, or a successor's: a replica that lags cannot tell which.
+            (OpKind::Retirement, Some(head(&uid('b'), "retired")), false),
+            (OpKind::Retirement, None, false),
+            (OpKind::Takeover, Some(head(&uid('a'), "retired")), false),
+        ] {
+            assert_eq!(is_over(&intent(kind), head.as_ref()), over, "{kind:?} {head:?}");
+        }
+    }
 }
