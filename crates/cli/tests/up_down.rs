@@ -206,6 +206,12 @@ fn a_development_idp_comes_back_on_its_port_without_being_named_again() {
     assert!(!is_alive(pid));
     let again = machine.up(&[]);
     assert_eq!((again["started"].as_array().unwrap().len(), &again["idp"]), (4, &up["idp"]));
+    // It says how it approves, goes on so while it runs, and is told otherwise by its next start.
+    assert_eq!(again["idp"]["autoApprove"], true);
+    assert_eq!(machine.up(&["--dev-idp"])["idp"]["autoApprove"], true);
+    machine.json(&["down"]);
+    assert_eq!(machine.up(&["--dev-idp"])["idp"]["autoApprove"], false);
+    assert_eq!(machine.up(&["--dev-idp", "--auto-approve"])["idp"]["autoApprove"], false);
 }
 
 #[test]
