@@ -106,7 +106,8 @@ pub fn read_membership(root: &Root, space: &Space) -> io::Result<Option<Nkey<Acc
 
 /// Moves root-scoped files of an earlier version into the space's directory, once.
 ///
-/// Refuses when one of them lies in both places, and when the root holds another space too.
+/// Refuses when one of them lies in both places with another content, and when the root holds another space too. The new
+/// file is private whatever the old one was, and two processes that do this at once end with the one file.
 pub fn adopt_legacy(root: &Root, space: &Space) -> Result<(), TrustFileError> {
     let dir = root.space_dir(space);
     if !file::is_real_dir(&root.cotal_dir())? {
@@ -126,12 +127,15 @@ pub fn adopt_legacy(root: &Root, space: &Space) -> Result<(), TrustFileError> {
                 spaces.iter().map(Space::as_str).collect::<Vec<_>>().join(", ")
             )));
         }
+        // Another process may have moved it by now.
+        let Some(content) = file::read_regular(&legacy)? else { continue };
         let canonical = dir.join(name);
-        if file::is_regular(&canonical)? {
+        file::ensure_private_dir(&dir)?;
+        let made = file::create_exclusive(&canonical, &content)?;
+        if !made && file::read_regular(&canonical)?.is_none_or(|there| *there != *content) {
             return Err(both(&legacy, &canonical));
         }
-        file::ensure_private_dir(&dir)?;
-        std::fs::rename(&legacy, &canonical)?;
+        file::remove_if_present(&legacy)?;
     }
     Ok(())
 }
@@ -218,7 +222,15 @@ mod tests {
             "delivery.creds"
         );
         assert!(!root.cotal_dir().join("delivery.creds").exists());
-        std::fs::write(root.cotal_dir().join("delivery.creds"), "again").unwrap();
+        // Cut off between the two steps: the same content in both places.
+        let (legacy, canonical) =
+            (root.cotal_dir().join("delivery.creds"), DaemonCred::Delivery.path(&root, &main));
+        std::fs::copy(&canonical, &legacy).unwrap();
+        std::fs::set_permissions(&legacy, std::fs::Permissions::from_mode(0o644)).unwrap();
+        adopt_legacy(&root, &main).unwrap();
+        assert!(!legacy.exists());
+        assert_eq!(std::fs::metadata(&canonical).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::write(&legacy, "again").unwrap();
         let told = adopt_legacy(&root, &main).unwrap_err().0;
         assert!(told.contains("both there"), "{told}");
         assert_eq!(

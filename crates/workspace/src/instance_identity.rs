@@ -16,6 +16,9 @@ use crate::{file, root::space_segment, secret_store::SecretStore};
 /// The file of the auth plane's identity, in `<root>/.cotal/space.<hex>/`.
 pub const AUTH_INSTANCE_FILE: &str = "auth-instance.json";
 
+/// More than a document has: two tokens and a seed.
+const DOCUMENT_CAPACITY: usize = 1024;
+
 /// An identity that is not there, or cannot be used. Never carries what is stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -66,7 +69,7 @@ impl InstanceIdentity {
         }
         file::ensure_private_dir(identity_root).map_err(|why| unusable(&why))?;
         let fresh = Self::mint(entropy);
-        if file::create_exclusive(&path, fresh.document().as_bytes()).map_err(|why| unusable(&why))? {
+        if file::create_exclusive(&path, fresh.document()?.as_bytes()).map_err(|why| unusable(&why))? {
             return Ok(fresh);
         }
         read()?.ok_or_else(|| create_lost(&path.display()))
@@ -85,7 +88,7 @@ impl InstanceIdentity {
             return Self::parse(&text, &key);
         }
         let fresh = Self::mint(entropy);
-        if store.create(&key, &fresh.document()).await.map_err(|why| unusable(&why))? {
+        if store.create(&key, &*fresh.document()?).await.map_err(|why| unusable(&why))? {
             return Ok(fresh);
         }
         let winner = store.get(&key).await.map_err(|why| unusable(&why))?;
@@ -107,12 +110,17 @@ impl InstanceIdentity {
         Ok(Self { instance: instance_id, serve })
     }
 
-    fn document(&self) -> Zeroizing<String> {
+    fn document(&self) -> Result<Zeroizing<String>, IdentityError> {
         let seed = self.serve.expose();
         let serve_identity = ServeIdentity { id: self.serve.public().clone(), seed: &seed };
         let document = Document { instance_id: self.instance.clone(), serve_identity };
-        // Tokens and an nkey: nothing that cannot be written.
-        Zeroizing::new(serde_json::to_string_pretty(&document).unwrap_or_default() + "\n")
+        // Large enough never to move: what it moved from would not be wiped.
+        let mut text = Zeroizing::new(Vec::with_capacity(DOCUMENT_CAPACITY));
+        let written = serde_json::to_writer_pretty(&mut *text, &document);
+        written.map_err(|why| IdentityError(format!("the identity cannot be written down: {why}")))?;
+        text.push(b'\n');
+        let text = String::from_utf8(std::mem::take(&mut *text));
+        text.map(Zeroizing::new).map_err(|_| IdentityError("the identity is no text".into()))
     }
 }
 
@@ -184,7 +192,8 @@ mod tests {
         let path = tmp.path().join(AUTH_INSTANCE_FILE);
         let good = InstanceIdentity::mint(&SystemEntropy);
         let other = InstanceIdentity::mint(&SystemEntropy);
-        let text = good.document();
+        let text = good.document().unwrap();
+        assert!(text.capacity() == DOCUMENT_CAPACITY, "it was written where it lies");
         for bad in [
             String::new(),
             "{}".to_owned(),
