@@ -315,7 +315,7 @@ pub enum Resumed {
 }
 
 /// What is left of an activation, from its head and its gate (contract 07 §3.3).
-fn resume_step(
+pub(crate) fn resume_step(
     won: bool,
     gate: Option<&AgentGate>,
     op: &OpId,

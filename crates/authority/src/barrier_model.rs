@@ -1,30 +1,36 @@
-//! Model (b): mints, a takeover and a retirement on one incarnation's gate, every step of each interleaved with every
-//! step of the others, each crashing anywhere and resumed by its operation id.
+//! Model (b): mints, a login that ends its activation, a takeover and a retirement on one incarnation's gate, every step
+//! of each interleaved with every step of the others, each crashing or losing an answer anywhere and resumed by its
+//! operation id. A write whose answer is lost lands at once, later, or never.
 //!
-//! The barriers decide by the product's own functions, and move the product's own rows. The model's store gives each
-//! key a revision, and every write is pinned to one, as the broker's are.
+//! The barriers, and the end of an activation, decide by the product's own functions, and move the product's own rows.
+//! The minters' order is written again here, over the head's own `stamp_root`. The model's store gives each key a
+//! revision, and every write is pinned to one, as the broker's are.
 //!
-//! What is proved:
-//!
-//! - A touch never wins at a gate that is not open: so no release follows a freeze.
-//! - Once a barrier has contained a generation, no credential that was released under that generation is active.
-//! - Once the alias is retired, no released credential of the incarnation is active.
-//! - From every state whose gate is frozen, a fresh run of the operation that holds it ends it.
+//! What is proved, in the words of [`RELEASED_AFTER_FREEZE`], [`ACTIVE_AFTER_RETIREMENT`] and [`RESUMABLE`]. A credential
+//! is released by the touch of its gate, as the type `ReleasedCredential` is made there; a root must be named by the head
+//! besides before anybody can connect with it. Active means that it can be connected with: a row that was staged and
+//! never released stays in the store, and no bytes of it, nor the head, ever led to it. A refused eviction is a crash at
+//! the end of a containment.
 
 use cotal_wire::{
     CredentialId, LifecycleUid, OpId, Principal, Revision,
     rows::{
-        AgentGate, FrontierRecord, GateState, HeadState, HeadStep, LifecycleHead, RetirementIntent,
+        AgentGate, FrontierRecord, GateState, HeadState, HeadStep, LifecycleHead, OpKind, RetirementIntent,
         TakeoverIntent,
     },
 };
 use stateright::{Checker, Model, Property};
 
 use crate::{
+    activation::resume_step,
     barrier::{Sight, require_active_head, require_open_gate},
     retirement_step::{Phase, RetirementRun, RetirementStep, own_frontier},
     takeover_step::{TakeoverRun, TakeoverStep},
 };
+
+const RELEASED_AFTER_FREEZE: &str = "no credential is released after its gate was frozen";
+const ACTIVE_AFTER_RETIREMENT: &str = "after retirement completes nothing under that uid is active";
+const RESUMABLE: &str = "every frozen state is resumable by its operation id";
 
 fn uid() -> LifecycleUid {
     LifecycleUid::parse(&"u".repeat(26)).unwrap()
@@ -55,6 +61,8 @@ struct Barriers {
     retirement: bool,
     /// How often anybody may crash, be refused an eviction, or run again after a refusal.
     mishaps: u8,
+    /// Whether the activation of the incarnation was cut off behind its head, so that its gate is frozen still.
+    cut_off: bool,
     /// Stamps a root over the head as it stands then, instead of over the one that was read before the mint.
     stamps_over_any_head: bool,
 }
@@ -76,6 +84,18 @@ struct Store {
     contained: u64,
     /// Ghost: a touch won at a gate that was not open.
     touched_closed: bool,
+    /// The answer to the next write is lost.
+    mute: bool,
+    /// Writes without an answer that have not landed.
+    late: Vec<Late>,
+}
+
+/// A write that was sent, pinned to the revision that it read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Late {
+    Gate(AgentGate, u64),
+    Head(LifecycleHead, u64),
+    Touch(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,6 +114,10 @@ impl Store {
     }
 
     fn write_gate(&mut self, next: AgentGate, read_at: Revision) -> Option<Sight<AgentGate>> {
+        if self.mute {
+            self.late.push(Late::Gate(next, read_at.0));
+            return None;
+        }
         (self.gate.1 == read_at.0).then(|| {
             self.gate = (next, self.gate.1 + 1);
             self.gate()
@@ -101,10 +125,57 @@ impl Store {
     }
 
     fn write_head(&mut self, next: LifecycleHead, read_at: Revision) -> Option<Sight<LifecycleHead>> {
+        if self.mute {
+            self.late.push(Late::Head(next, read_at.0));
+            return None;
+        }
         (self.head.1 == read_at.0).then(|| {
             self.head = (next, self.head.1 + 1);
             self.head()
         })
+    }
+
+    /// Takes a step in which the answer to a write is lost, if it writes: whether one was.
+    fn muted<T>(&mut self, step: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let before = self.late.len();
+        self.mute = true;
+        let stepped = step(self);
+        self.mute = false;
+        (self.late.len() > before).then_some(stepped)
+    }
+
+    fn arrive(&mut self, at: usize) {
+        match self.late.remove(at) {
+            Late::Gate(next, read_at) => drop(self.write_gate(next, Revision(read_at))),
+            Late::Head(next, read_at) => drop(self.write_head(next, Revision(read_at))),
+            Late::Touch(read_at) if self.gate.1 == read_at => self.gate.1 += 1,
+            Late::Touch(_) => {}
+        }
+    }
+
+    /// Forgets what can never land any more.
+    fn forget(&mut self) {
+        let (gate, head) = (self.gate.1, self.head.1);
+        self.late.retain(|late| match late {
+            Late::Gate(_, read_at) | Late::Touch(read_at) => *read_at == gate,
+            Late::Head(_, read_at) => *read_at == head,
+        });
+    }
+
+    /// Ends the activation that holds the gate, as a barrier does first; `Ok(false)` when none holds it.
+    fn end_activation(&mut self) -> Result<bool, ()> {
+        let Some(op) = self.gate.0.state().op().filter(|op| op.kind() == OpKind::Activation) else {
+            return Ok(false);
+        };
+        let (won, at) = (self.head.0.is_active_at(&uid()), Revision(self.gate.1));
+        let op = op.op_id().clone();
+        if let Some((_, next)) = resume_step(won, Some(&self.gate.0), &op).map_err(drop)? {
+            let written = self.write_gate(next, at);
+            if self.mute || written.is_none() {
+                return Err(());
+            }
+        }
+        Ok(true)
     }
 
     fn revoke(&mut self, minter: usize) {
@@ -122,7 +193,9 @@ enum Minter {
     HeadRead(Sight<LifecycleHead>),
     Pinned(Sight<LifecycleHead>, u64, u64),
     Staged(Sight<LifecycleHead>, u64, u64),
-    Touched(Sight<LifecycleHead>, u64),
+    Touched(Sight<LifecycleHead>),
+    /// The answer to its stamp was lost.
+    Unknown,
     LostRace,
     Over,
 }
@@ -146,26 +219,32 @@ impl Minter {
                 if store.gate.1 != pin {
                     return Self::LostRace;
                 }
+                if store.mute {
+                    store.late.push(Late::Touch(pin));
+                    return Self::Over;
+                }
                 store.touched_closed |= !store.gate.0.is_open();
                 store.gate.1 += 1;
-                if model.minters[me] {
-                    return Self::Touched(head, generation);
-                }
                 store.released[me] = Some(generation);
-                Self::Over
+                if model.minters[me] { Self::Touched(head) } else { Self::Over }
             }
-            Self::Touched(head, generation) => {
+            Self::Touched(head) => {
                 let head = if model.stamps_over_any_head { store.head() } else { head };
                 let Sight::At(head, read_at) = head else { return Self::LostRace };
                 let Ok(HeadStep::Write(stamped)) = head.stamp_root(&uid(), &credential(me)) else {
                     return Self::LostRace;
                 };
-                if store.write_head(stamped, read_at).is_none() {
-                    return Self::LostRace;
+                let mute = store.mute;
+                match store.write_head(stamped, read_at) {
+                    Some(_) => Self::Over,
+                    None if mute => Self::Unknown,
+                    None => Self::LostRace,
                 }
-                store.released[me] = Some(generation);
-                Self::Over
             }
+            Self::Unknown => match store.head.0.current_credential_id() {
+                Some(named) if named != credential(me).as_str() => Self::LostRace,
+                _ => Self::Over,
+            },
             Self::LostRace => {
                 store.revoke(me);
                 Self::Over
@@ -208,6 +287,9 @@ fn step_takeover(barrier: Barrier<TakeoverRun>, store: &mut Store) -> Stepped<Ta
             return Ok(Barrier::HeadRead(head));
         }
         Barrier::HeadRead(head) => {
+            if store.end_activation()? {
+                return Ok(Barrier::HeadRead(head));
+            }
             let gate = store.gate();
             require_open_gate(&gate).map_err(drop)?;
             return Ok(Barrier::GateRead(head, gate));
@@ -273,6 +355,9 @@ fn step_retirement(barrier: Barrier<RetirementRun>, store: &mut Store) -> Steppe
             return Ok(Barrier::HeadRead(head));
         }
         Barrier::HeadRead(head) => {
+            if store.end_activation()? {
+                return Ok(Barrier::HeadRead(head));
+            }
             let gate = store.gate();
             require_open_gate(&gate).map_err(drop)?;
             return Ok(Barrier::GateRead(head, gate));
@@ -313,9 +398,9 @@ fn step_retirement(barrier: Barrier<RetirementRun>, store: &mut Store) -> Steppe
         }
         RetirementStep::Contain => return Ok(scan(run, store)),
         // None of these touches what this model is about.
-        RetirementStep::Drain | RetirementStep::FenceRepairs | RetirementStep::CleanPools => {
-            run.done = Phase::Cleaned;
-        }
+        RetirementStep::Drain => run.done = Phase::Drained,
+        RetirementStep::FenceRepairs => run.done = Phase::Fenced,
+        RetirementStep::CleanPools => run.done = Phase::Cleaned,
         RetirementStep::RecordFrontier => {
             let record =
                 store.frontier.clone().unwrap_or_else(|| FrontierRecord::new(&uid(), &op, Vec::new()));
@@ -336,6 +421,7 @@ struct World {
     minters: Vec<Minter>,
     takeover: Barrier<TakeoverRun>,
     retirement: Barrier<RetirementRun>,
+    logged_in: bool,
     mishaps: u8,
 }
 
@@ -347,6 +433,14 @@ enum Act {
     CrashTakeover,
     Retire,
     CrashRetirement,
+    /// The login, whose sight of the gate is as old as it can be, opens it.
+    Login,
+    /// The same steps, with the answer to their write lost.
+    MintUnanswered(usize),
+    TakeOverUnanswered,
+    RetireUnanswered,
+    /// A write without an answer lands after all.
+    Arrive(usize),
 }
 
 impl Model for Barriers {
@@ -355,7 +449,8 @@ impl Model for Barriers {
 
     fn init_states(&self) -> Vec<World> {
         let activation = OpId::parse(&"a".repeat(26)).unwrap();
-        let gate = AgentGate::born(&uid(), &activation).reopen(&activation).unwrap();
+        let born = AgentGate::born(&uid(), &activation);
+        let gate = if self.cut_off { born } else { born.reopen(&activation).unwrap() };
         let head = LifecycleHead::activated(&principal(), &uid(), "m").unwrap();
         let minters = self.minters.len();
         vec![World {
@@ -369,10 +464,13 @@ impl Model for Barriers {
                 released: vec![None; minters],
                 contained: 0,
                 touched_closed: false,
+                mute: false,
+                late: Vec::new(),
             },
             minters: vec![Minter::Start; minters],
             takeover: Barrier::Idle,
             retirement: Barrier::Idle,
+            logged_in: !self.cut_off,
             mishaps: 0,
         }]
     }
@@ -383,22 +481,26 @@ impl Model for Barriers {
             if *at != Minter::Over {
                 actions.push(Act::Mint(minter));
                 if spared && *at != Minter::Start {
-                    actions.push(Act::DropMint(minter));
+                    actions.extend([Act::DropMint(minter), Act::MintUnanswered(minter)]);
                 }
             }
         }
         if self.takeover && state.takeover != Barrier::Ended {
             actions.push(Act::TakeOver);
             if spared && state.takeover != Barrier::Idle {
-                actions.push(Act::CrashTakeover);
+                actions.extend([Act::CrashTakeover, Act::TakeOverUnanswered]);
             }
         }
         if self.retirement && state.retirement != Barrier::Ended {
             actions.push(Act::Retire);
             if spared && state.retirement != Barrier::Idle {
-                actions.push(Act::CrashRetirement);
+                actions.extend([Act::CrashRetirement, Act::RetireUnanswered]);
             }
         }
+        if !state.logged_in {
+            actions.push(Act::Login);
+        }
+        actions.extend((0..state.store.late.len()).map(Act::Arrive));
     }
 
     fn next_state(&self, last: &World, action: Act) -> Option<World> {
@@ -426,15 +528,37 @@ impl Model for Barriers {
                 Ok(at) => next.retirement = at,
                 Err(()) => next.retirement = refused(&mut next.mishaps, self.mishaps),
             },
+            Act::Login => {
+                next.logged_in = true;
+                // It read the gate right after it was born.
+                if next.store.gate.1 == 1 {
+                    let _ = next.store.end_activation();
+                }
+            }
+            Act::MintUnanswered(me) => {
+                let minter = next.minters[me].clone();
+                next.minters[me] = next.store.muted(|store| minter.step(store, me, self))?;
+                next.mishaps += 1;
+            }
+            Act::TakeOverUnanswered => {
+                let barrier = std::mem::replace(&mut next.takeover, Barrier::Idle);
+                let _ = next.store.muted(|store| step_takeover(barrier, store))?;
+                next.mishaps += 1;
+            }
+            Act::RetireUnanswered => {
+                let barrier = std::mem::replace(&mut next.retirement, Barrier::Idle);
+                let _ = next.store.muted(|store| step_retirement(barrier, store))?;
+                next.mishaps += 1;
+            }
+            Act::Arrive(at) => next.store.arrive(at),
         }
+        next.store.forget();
         Some(next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("no touch wins at a closed gate", |_, world: &World| {
-                !world.store.touched_closed
-            }),
+            Property::always(RELEASED_AFTER_FREEZE, |_, world: &World| !world.store.touched_closed),
             Property::always(
                 "what was released before a containment is revoked by it",
                 |_, world: &World| {
@@ -443,7 +567,7 @@ impl Model for Barriers {
                     })
                 },
             ),
-            Property::always("nothing of a retired alias is active", |_, world: &World| {
+            Property::always(ACTIVE_AFTER_RETIREMENT, |_, world: &World| {
                 *world.store.head.0.state() != HeadState::Retired
                     || released(&world.store).all(|(_, row)| row == Some(Row::Revoked))
             }),
@@ -451,9 +575,7 @@ impl Model for Barriers {
                 !matches!(world.store.gate.0.state(), GateState::Retired(_))
                     || *world.store.head.0.state() != HeadState::Active
             }),
-            Property::always("every frozen gate is resumable by its operation", |_, world: &World| {
-                is_resumable(&world.store)
-            }),
+            Property::always(RESUMABLE, |_, world: &World| is_resumable(&world.store)),
             Property::sometimes("a mint is released and later contained", |_, world: &World| {
                 released(&world.store).any(|(_, row)| row == Some(Row::Revoked))
             }),
@@ -484,6 +606,9 @@ fn released(store: &Store) -> impl Iterator<Item = (u64, Option<Row>)> {
 fn is_resumable(store: &Store) -> bool {
     let GateState::Frozen(held) = store.gate.0.state() else { return true };
     let mut store = store.clone();
+    if held.kind() == OpKind::Activation {
+        return store.end_activation() == Ok(true) && store.gate.0.is_open();
+    }
     if *held.op_id() == takeover_op() {
         ends(&mut store, step_takeover) && store.gate.0.is_open()
     } else {
@@ -505,8 +630,8 @@ fn ends<R: PartialEq>(store: &mut Store, step: fn(Barrier<R>, &mut Store) -> Ste
 
 fn check(model: Barriers, what: &str) {
     let checker = model.checker().threads(2).spawn_bfs().join();
-    checker.assert_properties();
     println!("{what}: {} unique states, {} generated", checker.unique_state_count(), checker.state_count());
+    checker.assert_properties();
 }
 
 #[test]
@@ -516,6 +641,7 @@ fn mints_against_a_takeover_hold_under_every_interleaving_and_crash() {
         takeover: true,
         retirement: false,
         mishaps: 3,
+        cut_off: false,
         stamps_over_any_head: false,
     };
     check(model, "mints and a takeover");
@@ -528,6 +654,7 @@ fn mints_against_a_retirement_hold_under_every_interleaving_and_crash() {
         takeover: false,
         retirement: true,
         mishaps: 3,
+        cut_off: false,
         stamps_over_any_head: false,
     };
     check(model, "mints and a retirement");
@@ -535,14 +662,39 @@ fn mints_against_a_retirement_hold_under_every_interleaving_and_crash() {
 
 #[test]
 fn mints_against_a_takeover_and_a_retirement_hold_under_every_interleaving_and_crash() {
+    // One minter, the one with more steps: two of them are against one barrier at a time above.
     let model = Barriers {
-        minters: vec![true, false],
+        minters: vec![true],
         takeover: true,
         retirement: true,
         mishaps: 1,
+        cut_off: false,
         stamps_over_any_head: false,
     };
     check(model, "mints, a takeover and a retirement");
+}
+
+/// Nobody has to log in: whoever takes the incarnation over or retires it ends the activation first.
+#[test]
+fn an_activation_that_was_cut_off_is_ended_by_a_barrier_or_by_its_login_under_every_interleaving() {
+    for (takeover, retirement) in [(true, false), (false, true)] {
+        let model = Barriers {
+            minters: vec![true],
+            takeover,
+            retirement,
+            mishaps: 2,
+            cut_off: true,
+            stamps_over_any_head: false,
+        };
+        check(
+            model,
+            if takeover {
+                "a cut-off activation and a takeover"
+            } else {
+                "a cut-off activation and a retirement"
+            },
+        );
+    }
 }
 
 /// Why a root is stamped over the head that was read before its gate: stamped over any head, one that was contained
@@ -554,8 +706,9 @@ fn a_stamp_over_a_head_read_after_the_touch_would_strand_a_takeover() {
         takeover: true,
         retirement: false,
         mishaps: 1,
+        cut_off: false,
         stamps_over_any_head: true,
     };
     let checker = model.checker().threads(2).spawn_bfs().join();
-    assert!(checker.discovery("every frozen gate is resumable by its operation").is_some());
+    assert!(checker.discovery(RESUMABLE).is_some());
 }

@@ -99,13 +99,14 @@ impl DeliveryAdmin {
         Reloaded::read(&data).map_err(unusable)
     }
 
-    /// Evicts a batch that one request may name.
+    /// Evicts a batch that one request may name, as `endpoint-evictor`: it may ask this rail and nothing else. Contract
+    /// 07 §9 knows `supervisor` here as well, which also writes a manager's lease and presence; no answer depends on it.
     async fn evict_batch(&self, batch: &[Principal]) -> Vec<Eviction> {
         let request = match batch {
             [one] => AdminRequest::EvictPrincipal(one.clone()),
             many => AdminRequest::EvictPrincipals(many.to_vec()),
         };
-        let answer = self.ask(InfraRole::AUTH_BARRIER_EVICT, Asker::Supervisor, &request, BUDGET).await;
+        let answer = self.ask(InfraRole::AUTH_BARRIER_EVICT, Asker::EndpointEvictor, &request, BUDGET).await;
         match answer.and_then(|data| evictions(batch, &data).map_err(unusable)) {
             Ok(evictions) => evictions,
             Err(error) => {

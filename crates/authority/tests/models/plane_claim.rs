@@ -26,6 +26,10 @@ const PROCESSES: usize = 2;
 const OPENINGS: usize = 2;
 const ATTEMPTS: u8 = 2;
 
+const ONE_BELIEVES: &str =
+    "at most one process believes it holds the claim while its scan result can be used";
+const NOT_GIVEN_BACK: &str = "a claim is not given back while a result under it is used";
+
 /// A claim row, by what tells claims apart. An opening stands for its claim id and its two connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Row {
@@ -48,6 +52,8 @@ enum Scan {
     Guarded,
     /// It was read through live connections, and the guard after it is still to come.
     Read,
+    /// The guard after it has read the row, which was this claim's or not; the answer is on its way.
+    Answered(bool),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,6 +95,8 @@ struct State {
     opened: [u8; PROCESSES],
     /// Whether the broker still has each opening's ledger and records connection.
     alive: [[bool; 2]; PROCESSES * OPENINGS],
+    /// Whether a barrier of each process works with what its scan found.
+    using: [bool; PROCESSES],
     /// Sent writes without an answer that have not arrived yet.
     late: Vec<Write>,
     event: Option<Event>,
@@ -97,9 +105,10 @@ struct State {
 /// What the last step came to, where a property wants to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Event {
-    /// A scan's result is used, while another process can scan too or the row is another's.
-    Broken,
+    /// A result was used to its end.
     Used,
+    /// What used a result was refused at its next step.
+    Refused,
     Discarded,
     Retaken,
     Reclaimed,
@@ -124,6 +133,10 @@ enum Action {
     GuardBefore(usize),
     ReadRows(usize),
     GuardAfter(usize),
+    /// The answer of the guard after a scan arrives.
+    Decide(usize),
+    /// What uses a result ends, or is refused at its next step by the guard that asks nobody.
+    Use(usize),
     Fence(usize),
     Close(usize),
     ReadRelease(usize),
@@ -136,6 +149,8 @@ enum Action {
 struct Claims {
     /// Whether the oracle may call a live connection gone: what the whole claim rests upon.
     lying_oracle: bool,
+    /// Whether a close waits for what uses a result before it gives the claim back.
+    close_waits: bool,
 }
 
 // === what the product sees of the model ===
@@ -192,6 +207,13 @@ impl State {
     fn scans(&self, process: usize) -> bool {
         matches!(self.phases[process], Phase::Holding { fenced: false, .. })
             && self.alive[usize::from(self.opening(process))] == [true, true]
+    }
+
+    /// Whether the process believes that it holds the claim while a result of its scans can be used: what uses it was not
+    /// refused yet, and its connections live. When one has ended the process learns of it, and is fenced; until then it
+    /// is one that was suspended, whose writes are pinned to what it read, and whose evictions ask for the row.
+    fn believes_and_uses(&self, process: usize) -> bool {
+        self.using[process] && self.scans(process)
     }
 
     /// A write arrives at the store. Whether it was stored.
@@ -342,20 +364,27 @@ impl State {
         let held = decide_held(&self.found(), &full(own));
         let next = match (scan, held) {
             (Scan::Idle, true) => Scan::Guarded,
-            (Scan::Read, true) => {
-                // From here on the rows are used.
-                let another = (0..PROCESSES).any(|other| other != process && self.scans(other));
-                let broken = another || self.row != Some(own);
-                self.event = Some(if broken { Event::Broken } else { Event::Used });
-                Scan::Idle
-            }
-            (Scan::Read, false) => {
-                self.event = Some(Event::Discarded);
-                Scan::Idle
-            }
+            (Scan::Read, held) => Scan::Answered(held),
             (scan, _) => scan,
         };
         self.phases[process] = Phase::Holding { own, fenced: false, scan: next };
+    }
+
+    /// The answer of the guard is there. What happened while it was on its way does not change it: only a fence does.
+    fn decide_to_use(&mut self, process: usize) {
+        let Phase::Holding { own, fenced, scan: Scan::Answered(held) } = self.phases[process] else { return };
+        if held && !fenced {
+            self.using[process] = true;
+        } else {
+            self.event = Some(Event::Discarded);
+        }
+        self.phases[process] = Phase::Holding { own, fenced, scan: Scan::Idle };
+    }
+
+    fn end_use(&mut self, process: usize) {
+        self.using[process] = false;
+        let goes_on = matches!(self.phases[process], Phase::Holding { fenced: false, .. });
+        self.event = Some(if goes_on { Event::Used } else { Event::Refused });
     }
 }
 
@@ -372,6 +401,7 @@ impl Model for Claims {
             phases: [Phase::Down; PROCESSES],
             opened: [0; PROCESSES],
             alive: [[false; 2]; PROCESSES * OPENINGS],
+            using: [false; PROCESSES],
             late: Vec::new(),
             event: None,
         }]
@@ -379,6 +409,9 @@ impl Model for Claims {
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         for process in 0..PROCESSES {
+            if state.using[process] {
+                actions.push(Action::Use(process));
+            }
             match state.phases[process] {
                 Phase::Down => {
                     if usize::from(state.opened[process]) < OPENINGS {
@@ -417,8 +450,10 @@ impl Model for Claims {
                         Scan::Idle => Action::GuardBefore(process),
                         Scan::Guarded => Action::ReadRows(process),
                         Scan::Read => Action::GuardAfter(process),
+                        Scan::Answered(_) => Action::Decide(process),
                     });
                 }
+                Phase::ReleaseReading { .. } if self.close_waits && state.using[process] => {}
                 Phase::ReleaseReading { .. } => actions.push(Action::ReadRelease(process)),
             }
             actions.push(Action::Crash(process));
@@ -448,7 +483,12 @@ impl Model for Claims {
             Action::HearForeign(process) => state.hear(process, Verdict::Gone, Verdict::Gone, true, true),
             Action::Write(process) => state.answered(process),
             Action::WriteUnanswered(process) => state.unanswered(process),
-            Action::Crash(process) => state.phases[process] = Phase::Down,
+            Action::Crash(process) => {
+                state.phases[process] = Phase::Down;
+                state.using[process] = false;
+            }
+            Action::Decide(process) => state.decide_to_use(process),
+            Action::Use(process) => state.end_use(process),
             Action::GuardBefore(process) | Action::GuardAfter(process) => state.guard(process),
             Action::ReadRows(process) => {
                 if !state.scans(process) {
@@ -494,10 +534,29 @@ impl Model for Claims {
                     _ => true,
                 })
             }),
-            Property::always("a result is used under the claim alone", |_, state: &State| {
-                state.event != Some(Event::Broken)
+            Property::always(ONE_BELIEVES, |_, state: &State| {
+                (0..PROCESSES).filter(|process| state.believes_and_uses(*process)).count() <= 1
+                    && (0..PROCESSES).all(|process| {
+                        !state.believes_and_uses(process)
+                            || state.row.is_some_and(|row| row.opening == state.opening(process))
+                    })
+            }),
+            Property::always(NOT_GIVEN_BACK, |_, state: &State| {
+                (0..PROCESSES).all(|process| {
+                    !state.using[process]
+                        || !state.row.is_some_and(|row| row.released && row.opening == state.opening(process))
+                })
             }),
             Property::sometimes("a scan is used", |_, state: &State| state.event == Some(Event::Used)),
+            Property::sometimes("a use is refused half way", |_, state: &State| {
+                state.event == Some(Event::Refused)
+            }),
+            Property::sometimes("a use outlives its claim, without its connections", |_, state: &State| {
+                (0..PROCESSES).any(|process| {
+                    state.using[process]
+                        && state.row.is_some_and(|row| !row.released && row.opening != state.opening(process))
+                })
+            }),
             Property::sometimes("a scan is discarded", |_, state: &State| {
                 state.event == Some(Event::Discarded)
             }),
@@ -520,7 +579,7 @@ impl Model for Claims {
 #[test]
 fn whatever_crashes_and_whatever_is_lost_one_process_owns_the_plane() {
     let started = Instant::now();
-    let checker = Claims { lying_oracle: false }.checker().threads(2).spawn_bfs().join();
+    let checker = Claims { lying_oracle: false, close_waits: true }.checker().threads(2).spawn_bfs().join();
     println!(
         "plane claim: {} states, {} of them different, depth {}, in {:?}",
         checker.state_count(),
@@ -535,10 +594,21 @@ fn whatever_crashes_and_whatever_is_lost_one_process_owns_the_plane() {
 /// The claim rests on the oracle alone: without its truth the checker finds two owners.
 #[test]
 fn an_oracle_that_calls_the_living_gone_makes_two_owners() {
-    let checker = Claims { lying_oracle: true }
+    let checker = Claims { lying_oracle: true, close_waits: true }
         .checker()
         .finish_when(stateright::HasDiscoveries::AnyOf(["one process at most can scan"].into()))
         .spawn_bfs()
         .join();
     assert!(checker.discovery("one process at most can scan").is_some());
+}
+
+/// Why a close waits for the barriers that run.
+#[test]
+fn a_close_that_does_not_wait_gives_back_a_claim_under_which_a_result_is_used() {
+    let checker = Claims { lying_oracle: false, close_waits: false }
+        .checker()
+        .finish_when(stateright::HasDiscoveries::AnyOf([NOT_GIVEN_BACK].into()))
+        .spawn_bfs()
+        .join();
+    assert!(checker.discovery(NOT_GIVEN_BACK).is_some());
 }
