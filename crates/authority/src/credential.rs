@@ -93,7 +93,9 @@ impl StagedCredential {
     /// Touches every pinned key in ascending order (contract 07 §4.5 "Finalize").
     ///
     /// A gate that moved since it was staged loses the mint: the row is marked revoked and the refusal is
-    /// `permission-denied`. An ambiguous touch is `unavailable` and leaves the row `active`: no bytes of it ever left.
+    /// `permission-denied`. An ambiguous touch is `unavailable` and leaves the row `active`: no bytes of it ever left. So
+    /// does a mint that dies between its row and its touch, even one whose row landed after the incarnation was retired:
+    /// such a row is named by nothing and held by nobody.
     pub async fn finalize(self) -> Result<ReleasedCredential, EpError> {
         for (key, revision) in distinct_pins(&self.pins)? {
             if !touch(self.stores.auth_store(), key, revision).await? {

@@ -3,6 +3,10 @@
 //!
 //! Each module decides purely and acts thinly: what was read goes into a function without I/O, which names the one
 //! conditional write that may follow. [`Plane::open`] is where to begin.
+//!
+//! Some of it the auth service itself never calls: it is for a host that embeds the plane or serves endpoints beside it.
+//! These are [`Plane::take_over`] and [`Plane::revoke_handle`], [`activation::activate_fresh`], [`deprovision`],
+//! [`issued::issue_user_caller`], and of [`registration`] serve grants, sibling issuance and reconciliation.
 
 pub mod activation;
 pub mod barrier;

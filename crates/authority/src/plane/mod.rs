@@ -203,7 +203,8 @@ impl Plane {
     }
 
     /// Takes an active incarnation over: every credential is revoked, every connection ended, its epoch advances
-    /// (contract 07 §5). `op` names the operation; the same one again ends what an earlier call began.
+    /// (contract 07 §5). `op` names the operation; the same one again ends what an earlier call began. It does not stop
+    /// when its caller does, and one that failed because somebody did not answer is run again by the plane.
     pub async fn take_over(
         &self,
         op: &OpId,
