@@ -6,7 +6,7 @@
 //!
 //! Some of it the auth service itself never calls: it is for a host that embeds the plane or serves endpoints beside it.
 //! These are [`Plane::take_over`] and [`Plane::revoke_handle`], [`activation::activate_fresh`], [`deprovision`],
-//! [`issued::issue_user_caller`], and of [`registration`] serve grants, sibling issuance and reconciliation.
+//! the user-caller issuance of [`issued`], and of [`registration`] serve grants, sibling issuance and reconciliation.
 
 pub mod activation;
 pub mod barrier;
