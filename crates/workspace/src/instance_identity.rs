@@ -88,7 +88,7 @@ impl InstanceIdentity {
             return Self::parse(&text, &key);
         }
         let fresh = Self::mint(entropy);
-        if store.create(&key, &*fresh.document()?).await.map_err(|why| unusable(&why))? {
+        if store.create(&key, &fresh.document()?).await.map_err(|why| unusable(&why))? {
             return Ok(fresh);
         }
         let winner = store.get(&key).await.map_err(|why| unusable(&why))?;

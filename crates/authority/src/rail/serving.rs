@@ -388,15 +388,16 @@ mod tests {
     #[test]
     fn an_unreadable_request_is_answered_by_its_id_or_by_its_nonce() {
         let subject = retire_subject();
-        for (payload, id) in [
-            (r#"{"op":"retire","args":{},"id":"mine"}"#, "mine"),
-            (r#"{"op":"retire","args":{}}"#, NONCE),
-            (r#"{"id":"a b"}"#, NONCE),
-            ("\u{fffd}", NONCE),
-            ("", NONCE),
+        // Whatever names no version is of another one, the retired rail's bodies among it (contract 02 §4.1, 03 §A).
+        for (payload, code, id) in [
+            (r#"{"op":"retire","args":{},"id":"mine"}"#, EpCode::UnsupportedVersion, "mine"),
+            (r#"{"op":"retire","args":{}}"#, EpCode::UnsupportedVersion, NONCE),
+            (r#"{"id":"a b"}"#, EpCode::UnsupportedVersion, NONCE),
+            ("\u{fffd}", EpCode::BadRequest, NONCE),
+            ("", EpCode::BadRequest, NONCE),
         ] {
             let (refusal, carries) = read(payload.as_bytes(), &subject).unwrap_err();
-            assert_eq!((refusal.code, carries.unwrap().as_str()), (EpCode::BadRequest, id), "{payload}");
+            assert_eq!((refusal.code, carries.unwrap().as_str()), (code, id), "{payload}");
         }
     }
 
