@@ -314,7 +314,8 @@ struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    fn read(body: &'a Value, policy: &Policy) -> Result<Self, ExchangeRefusal> {
+    /// On the public face only public views may be asked for.
+    fn read(body: &'a Value, public: bool) -> Result<Self, ExchangeRefusal> {
         let bad = ExchangeRefusal::BadRequest;
         let members = body.as_object().ok_or(ExchangeRefusal::NotAnObject)?;
         let has = |name: &str| members.contains_key(name);
@@ -339,9 +340,7 @@ impl<'a> Request<'a> {
         if manager_instance_id.is_some() && !is_view(View::ManagerCaller) {
             return Err(bad(INSTANCE_VIEW));
         }
-        if matches!(policy, Policy::Public(_))
-            && view.is_some_and(|name| !View::from_name(name).is_some_and(View::is_public))
-        {
+        if public && view.is_some_and(|name| !View::from_name(name).is_some_and(View::is_public)) {
             return Err(ExchangeRefusal::ViewNotPublic);
         }
         if has("idpToken") && has("actorToken") {
@@ -368,7 +367,7 @@ impl<'a> Request<'a> {
 }
 
 async fn exchange(face: &Face, body: &Value) -> Result<Exchanged, ExchangeRefusal> {
-    let request = Request::read(body, face.policy())?;
+    let request = Request::read(body, matches!(face.policy(), Policy::Public(_)))?;
     match Proof::read(&request)? {
         Proof::Agent(agent) => agent_arm(face, &request, agent).await,
         Proof::Human(human) => human_arm(face, &request, human).await,
@@ -555,7 +554,6 @@ impl Exchange {
 #[cfg(fuzzing)]
 pub mod fuzzing {
     use super::*;
-    use crate::http::{loopback::Loopback, public::Public};
 
     /// A body that passed every check which needs no I/O.
     #[derive(Debug)]
@@ -591,22 +589,17 @@ pub mod fuzzing {
 
     /// Reads a body that came to the public face, or to the loopback one.
     pub fn read(bytes: &[u8], public: bool) -> Result<Passed, Refused> {
-        let policy = if public {
-            Policy::Public(Public::new(false, Bytes::new()))
-        } else {
-            Policy::Loopback(Loopback::new(crate::Capability::mint(&cotal_trust::system::SystemEntropy)))
-        };
         let refused = |counted: bool, reply: Reply| Refused {
             status: reply.status.as_u16(),
             body: reply.body.to_vec(),
             counted,
         };
         let body = body::parse(bytes).map_err(|refusal| refused(false, refusal.into()))?;
-        decide(&body, &policy).map_err(|refusal| refused(refusal.is_counted(), refusal.reply(false)))
+        decide(&body, public).map_err(|refusal| refused(refusal.is_counted(), refusal.reply(false)))
     }
 
-    fn decide(body: &Value, policy: &Policy) -> Result<Passed, ExchangeRefusal> {
-        let request = Request::read(body, policy)?;
+    fn decide(body: &Value, public: bool) -> Result<Passed, ExchangeRefusal> {
+        let request = Request::read(body, public)?;
         let view = request.view.map(str::to_owned);
         let manager_instance_id = request.manager_instance_id.map(str::to_owned);
         Ok(match Proof::read(&request)? {
