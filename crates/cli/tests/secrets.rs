@@ -8,7 +8,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
@@ -176,13 +176,23 @@ fn a_secret_of_a_command_is_seen_in_its_command_line_and_in_its_environment() ->
         .env("LEAK", "in-the-environment")
         .stdin(std::process::Stdio::piped())
         .spawn()?;
-    let mut seen = BTreeSet::new();
-    look(&format!("COTAL_HOME={}", home.path().display()), &mut seen);
+    let mark = format!("COTAL_HOME={}", home.path().display());
+    let places = [("in-the-command-line", "command line"), ("in-the-environment", "environment")];
+    let looked = Instant::now();
+    // A process that was just started shows its command line and its environment a moment later.
+    let found = loop {
+        let mut seen = BTreeSet::new();
+        look(&mark, &mut seen);
+        let seen: Vec<_> = seen.into_iter().map(|(place, text)| (place.to_owned(), text)).collect();
+        let found = places.map(|(secret, _)| leak(&seen, &[("it".into(), secret.into())]));
+        if found.iter().all(Option::is_some) || looked.elapsed() > Duration::from_secs(10) {
+            break found;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
     child.kill()?;
     child.wait()?;
-    let seen: Vec<_> = seen.into_iter().map(|(place, text)| (place.to_owned(), text)).collect();
-    for (secret, place) in [("in-the-command-line", "command line"), ("in-the-environment", "environment")] {
-        let found = leak(&seen, &[("it".into(), secret.into())]);
+    for ((secret, place), found) in places.into_iter().zip(found) {
         assert!(found.as_ref().is_some_and(|found| found.contains(place)), "{secret}: {found:?}");
     }
     Ok(())
