@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::closed::Closed;
 use crate::{
     canonical::{self, CanonicalError},
-    channel::subject_matches,
+    channel::{pattern_covers, subject_matches},
     error::EpError,
     grants::{Permissions, Rules},
     token::{TokenError, token},
@@ -71,17 +71,7 @@ impl SubjectPattern {
 
     /// Whether every subject that `filter` may match is matched by this pattern.
     pub fn covers(&self, filter: &Self) -> bool {
-        let mut filter = filter.as_str().split('.');
-        for cap in self.as_str().split('.') {
-            match (cap, filter.next()) {
-                (REST, rest) => return rest.is_some(),
-                (_, None | Some(REST)) => return false,
-                (ONE, Some(_)) => {}
-                (cap, Some(token)) if cap == token => {}
-                _ => return false,
-            }
-        }
-        filter.next().is_none()
+        pattern_covers(self.as_str(), filter.as_str())
     }
 
     /// Whether some subject may match both. `a.>` and `a` are held to overlap, though the broker matches no subject
