@@ -11,6 +11,8 @@ mod capability;
 mod context;
 mod daemon;
 mod handle;
+#[allow(dead_code, reason = "the loop that opens lanes comes next")]
+mod host;
 mod hosted;
 mod http;
 mod lines;
