@@ -83,6 +83,15 @@ pub enum StartError {
     /// The plane did not open.
     #[error("the authority plane did not open: {0}")]
     Plane(EpError),
+    /// The authority stores did not open for a replica, or were not what they must be.
+    #[error("the authority stores cannot be used: {0}")]
+    Stores(EpError),
+    /// A replica's space admits service endpoints (contract 09 §9).
+    #[error(
+        "this space admits service endpoints, whose connections a callout replica cannot issue; serve it with its full \
+         auth service alone, and keep it off every replica manifest"
+    )]
+    ServiceEndpoints,
     /// The callout did not start.
     #[error("the auth callout did not start: {0}")]
     Callout(EpError),

@@ -23,6 +23,7 @@ use crate::{
     handle::{AuthService, End},
     lines::LineWriter,
     public_face::PublicFace,
+    replica::run_replica,
 };
 
 /// The flags of `cotal auth-service`, as they were given.
@@ -92,7 +93,7 @@ pub fn stdout_line() -> Arc<dyn Fn(&str) + Send + Sync> {
 pub struct DaemonError(pub String);
 
 impl DaemonError {
-    fn of(error: impl std::fmt::Display) -> Self {
+    pub(crate) fn of(error: impl std::fmt::Display) -> Self {
         Self(error.to_string())
     }
 }
@@ -118,10 +119,9 @@ pub async fn run_auth_service(
     store: Option<Arc<dyn SecretStore>>,
     options: &AuthServiceRuntimeOptions,
 ) -> Result<(), DaemonError> {
-    let flags = read_flags(args)?;
     let signals =
         termination().map_err(|error| DaemonError(format!("signals cannot be watched: {error}")))?;
-    let outcome = serve(flags, store, options, signals).await;
+    let outcome = run_auth_service_until(args, store, options, signals).await;
     LineWriter::stderr().flush().await;
     outcome
 }
@@ -133,6 +133,9 @@ pub async fn run_auth_service_until(
     options: &AuthServiceRuntimeOptions,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DaemonError> {
+    if args.callout_only && args.spaces.is_none() {
+        return run_replica(args, store, options, shutdown).await;
+    }
     serve(read_flags(args)?, store, options, shutdown).await
 }
 
@@ -272,7 +275,7 @@ fn announce(
     Ok(())
 }
 
-fn choose_store(
+pub(crate) fn choose_store(
     injected: Option<Arc<dyn SecretStore>>,
     options: &AuthServiceRuntimeOptions,
 ) -> Result<Arc<dyn SecretStore>, DaemonError> {
@@ -291,26 +294,16 @@ fn choose_store(
 
 /// Checks every flag before anything is touched (contract 05 §14 step 1).
 fn read_flags(args: &AuthServiceArgs) -> Result<Flags, DaemonError> {
-    for (flag, given) in [
-        ("--callout-only", args.callout_only),
-        ("--spaces", args.spaces.is_some()),
-        ("--service-endpoints", args.service_endpoints),
-    ] {
+    for (flag, given) in
+        [("--spaces", args.spaces.is_some()), ("--service-endpoints", args.service_endpoints)]
+    {
         if given {
             return Err(DaemonError(format!(
                 "unimplemented: {flag} is not served by this version; run one `cotal auth-service --space <s> --server <url>` a space"
             )));
         }
     }
-    let required = |flag: &str, value: &Option<String>| {
-        value
-            .clone()
-            .filter(|value| !value.is_empty())
-            .ok_or_else(|| DaemonError(format!("{flag} is required; add {flag} <value>")))
-    };
-    let space = Space::parse(&required("--space", &args.space)?).map_err(DaemonError::of)?;
-    let servers = Servers::parse(&required("--server", &args.server)?)
-        .map_err(|why| DaemonError(format!("--server: {why}")))?;
+    let (space, servers) = (read_space(args)?, read_server(args)?);
     let port = read_port("--port", args.port.as_deref())?.unwrap_or(0);
     let public_face = read_public_face(args)?;
     let mut callout_limits = CalloutLimits::default();
@@ -318,6 +311,21 @@ fn read_flags(args: &AuthServiceArgs) -> Result<Flags, DaemonError> {
         callout_limits.auth_timeout = read_auth_timeout(raw)?;
     }
     Ok(Flags { space, servers, port, public_face, callout_limits })
+}
+
+pub(crate) fn read_space(args: &AuthServiceArgs) -> Result<Space, DaemonError> {
+    Space::parse(required("--space", args.space.as_deref())?).map_err(DaemonError::of)
+}
+
+pub(crate) fn read_server(args: &AuthServiceArgs) -> Result<Servers, DaemonError> {
+    Servers::parse(required("--server", args.server.as_deref())?)
+        .map_err(|why| DaemonError(format!("--server: {why}")))
+}
+
+fn required<'a>(flag: &str, value: Option<&'a str>) -> Result<&'a str, DaemonError> {
+    value
+        .filter(|value| !value.is_empty())
+        .ok_or_else(|| DaemonError(format!("{flag} is required; add {flag} <value>")))
 }
 
 fn read_public_face(args: &AuthServiceArgs) -> Result<Option<PublicFace>, DaemonError> {
@@ -356,7 +364,7 @@ fn read_port(flag: &str, raw: Option<&str>) -> Result<Option<u16>, DaemonError> 
     .transpose()
 }
 
-fn read_auth_timeout(raw: &str) -> Result<Duration, DaemonError> {
+pub(crate) fn read_auth_timeout(raw: &str) -> Result<Duration, DaemonError> {
     digits(raw)
         .and_then(|raw| raw.parse::<u32>().ok())
         .filter(|seconds| *seconds > 0)
@@ -479,7 +487,6 @@ mod tests {
     #[test]
     fn modes_of_later_versions_refuse_as_unimplemented() {
         for case in [
-            AuthServiceArgs { callout_only: true, ..args() },
             AuthServiceArgs { spaces: Some("m".into()), ..args() },
             AuthServiceArgs { service_endpoints: true, ..args() },
         ] {

@@ -168,7 +168,7 @@ pub async fn start_auth_service(inputs: AuthServiceInputs) -> Result<AuthService
 }
 
 /// An injected store must say which store it is, and be the one that the host named.
-fn check_store(store: &dyn SecretStore, expected: &str) -> Result<(), StartError> {
+pub(crate) fn check_store(store: &dyn SecretStore, expected: &str) -> Result<(), StartError> {
     let refuse = |sentence: &str| Err(StartError::Input(sentence.to_owned()));
     match store.identity() {
         None => refuse("an injected SecretStore must declare its identity"),

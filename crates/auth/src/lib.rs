@@ -1,7 +1,8 @@
 //! The auth service of a Cotal space as a library.
 //!
 //! A context holds one space's service: its plane, its callout and its HTTP faces. [`start_auth_service`] starts one
-//! inside a host, [`run_auth_service`] is the `cotal auth-service` process around one. This room does not decide who
+//! inside a host, [`run_auth_service`] is the `cotal auth-service` process around one. A [`CalloutReplica`] answers the
+//! connects of a space beside its full service. This room does not decide who
 //! may do what (rooms `ledger` and `authority` do), does not answer a connect (room `callout`), and does not speak to
 //! NATS itself (room `broker` does).
 
@@ -19,6 +20,7 @@ mod lines;
 pub mod managers;
 mod openapi;
 mod public_face;
+mod replica;
 pub mod sessions;
 
 #[cfg(fuzzing)]
@@ -37,3 +39,4 @@ pub use http::{doors::LifecycleDoor, mesh::AUTH_PROVIDER_NAME};
 pub use lines::{StderrLine, stderr_line};
 pub use openapi::openapi_document;
 pub use public_face::{PublicFace, PublicFaceError};
+pub use replica::{CalloutReplica, CalloutReplicaInputs, ReplicaEnd, admits_service_endpoints};

@@ -38,6 +38,8 @@ const PROOF_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long connects wait for a proof, from the cut and again from the new session on; all together well within the
 /// time that a connect has. Past it the reader is not between two sessions but in an outage.
 const GAP: Duration = Duration::from_secs(1);
+/// How long whoever ends with its stores waits for a proof; see [`ConnectReader::lost`].
+const OUTAGE: Duration = Duration::from_secs(5);
 /// How much sooner than the writer's the reader's credential expires, in seconds: the two are opened together, and
 /// must not be cut together ever after.
 const SOONER_SECS: u64 = 7;
@@ -226,6 +228,48 @@ impl ConnectReader {
     /// Whether the stores are proved on the current connection.
     pub fn is_proved(&self) -> bool {
         matches!(self.standing(), Ok(Standing::Proved(_)))
+    }
+
+    /// Resolves when this reader no longer answers, with why: its connection has ended, the stores failed a proof, or
+    /// none was made for 5 s. For whoever ends with its stores, over a connector that
+    /// [ends with the broker](Connector::ending_with_the_broker).
+    pub async fn lost(&self) -> String {
+        let (mut state, mut proof) = (self.state.clone(), self.proof.clone());
+        let label = self.connection.label();
+        loop {
+            state.mark_unchanged();
+            proof.mark_unchanged();
+            let until = match standing(*self.state.borrow(), *self.proof.borrow(), Instant::now()) {
+                Standing::Proved(_) => None,
+                Standing::Awaited(since) => Some(since + OUTAGE),
+                Standing::Denied => break,
+            };
+            let moved = async {
+                tokio::select! {
+                    moved = state.changed() => moved.is_ok(),
+                    moved = proof.changed() => moved.is_ok(),
+                }
+            };
+            let moved = match until {
+                None => moved.await,
+                Some(until) => match timeout_at(until, moved).await {
+                    Ok(moved) => moved,
+                    Err(_) => {
+                        return format!("{label}: the authority stores gave no proof after a reconnect");
+                    }
+                },
+            };
+            if !moved {
+                break;
+            }
+        }
+        match (self.connection.failure(), *self.proof.borrow()) {
+            (Some(failure), _) => failure.message.clone(),
+            (None, Proof::Failed(_)) => {
+                format!("{label}: the authority stores failed their proof; the log names the check")
+            }
+            (None, _) => format!("{label}: the connection was closed"),
+        }
     }
 
     /// Refuses at once, then closes. May be called again when it failed.

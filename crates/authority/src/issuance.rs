@@ -36,6 +36,8 @@ pub struct IssuanceLog {
     clock: Arc<dyn Clock>,
     fence: Arc<Fence>,
     memory: Mutex<Memory>,
+    /// Whether this process prunes, and so remembers what it wrote.
+    prunes: bool,
     /// One walk or prune at a time.
     turn: tokio::sync::Mutex<()>,
 }
@@ -58,7 +60,13 @@ impl IssuanceLog {
     /// As [`Self::new`], refusing also once the plane's fence is tripped.
     pub(crate) fn under(stores: AuthorityStores, clock: Arc<dyn Clock>, fence: Arc<Fence>) -> Self {
         let (memory, turn) = (Mutex::new(Memory::new()), tokio::sync::Mutex::new(()));
-        Self { stores, clock, fence, memory, turn }
+        Self { stores, clock, fence, memory, prunes: true, turn }
+    }
+
+    /// As [`Self::new`], for a process that only records: another one prunes, and finds these rows by its own walk, so
+    /// nothing is remembered of them here.
+    pub fn recording(stores: AuthorityStores, clock: Arc<dyn Clock>) -> Self {
+        Self { prunes: false, ..Self::new(stores, clock) }
     }
 
     /// Create-only. An existing row, or a marker of one, is `conflict`; an ambiguous write is `unavailable`.
@@ -77,7 +85,9 @@ impl IssuanceLog {
             WriteOutcome::Ambiguous(why) => return Err(ambiguous("issuance row", &why)),
             WriteOutcome::Refused(why) => return Err(unsent("issuance row", &why)),
         };
-        self.memory.lock().wrote_row(row.exp, LiveRow::new(&row.user, revision));
+        if self.prunes {
+            self.memory.lock().wrote_row(row.exp, LiveRow::new(&row.user, revision));
+        }
         self.fence.check()
     }
 

@@ -631,7 +631,7 @@ async fn reopen(core: &Core, reconnect: Reconnect) -> Result<Session, EpError> {
                     "no reconnect; the connection has ended"
                 );
                 return Err(gone(format!(
-                    "the connection was lost, and the broker took none back in {limit} attempts"
+                    "the connection was lost, and the broker did not take it back (attempts: {limit})"
                 )));
             }
             Reconnect::Attempts(_) | Reconnect::Forever => {}

@@ -43,6 +43,8 @@ pub struct Connector {
     shared: Arc<Shared>,
     renewing_ttl_secs: u64,
     capacity: usize,
+    /// Instead of what the connection would do when it is lost, except never to reconnect.
+    on_loss: Option<Reconnect>,
 }
 
 /// How a connection is opened, apart from where.
@@ -76,7 +78,12 @@ impl Connector {
         entropy: Arc<dyn Entropy>,
     ) -> Self {
         let shared = Shared { servers: servers.to_owned(), space, account, custody, clock, entropy };
-        Self { shared: Arc::new(shared), renewing_ttl_secs: INFRA_TTL_SECS, capacity: SUBSCRIPTION_CAPACITY }
+        Self {
+            shared: Arc::new(shared),
+            renewing_ttl_secs: INFRA_TTL_SECS,
+            capacity: SUBSCRIPTION_CAPACITY,
+            on_loss: None,
+        }
     }
 
     /// The same connector with another lifetime of renewing credentials, in seconds.
@@ -92,6 +99,13 @@ impl Connector {
     pub fn renewing_sooner(&self, secs: u64) -> Self {
         let ttl = self.renewing_ttl_secs;
         Self { renewing_ttl_secs: ttl.saturating_sub(secs).max(ttl.div_ceil(2)), ..self.clone() }
+    }
+
+    /// The same connector, whose connections end with their broker: one that was cut is dialled once more, at once.
+    /// That is enough after an expiry; a broker that then does not take it back is lost, and nobody waits for it.
+    #[must_use]
+    pub fn ending_with_the_broker(&self) -> Self {
+        Self { on_loss: Some(Reconnect::Attempts(1)), ..self.clone() }
     }
 
     /// The same connector for a listener that others send to: its subscriptions hold 256 messages, and past that the
@@ -165,6 +179,10 @@ impl Connector {
         let inbox_prefix = format!("_INBOX_{}", credential.seed().public());
         let Shared { servers, custody, .. } = &*self.shared;
         let capacity = self.capacity;
+        let reconnect = match (reconnect, self.on_loss) {
+            (Reconnect::Never, _) | (_, None) => reconnect,
+            (_, Some(instead)) => instead,
+        };
         let opening =
             Opening { label, credential, inbox_prefix: &inbox_prefix, reconnect, plane_owned, capacity };
         connect(servers, custody, opening).await

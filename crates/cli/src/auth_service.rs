@@ -23,7 +23,12 @@ const FIRST_AFTER: Duration = Duration::from_secs(60);
 
 /// `cotal auth-service`
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  cotal auth-service --space main --server nats://127.0.0.1:4222")]
+#[command(after_help = "Examples:
+  cotal auth-service --space main --server nats://127.0.0.1:4222
+  cotal auth-service --callout-only --space main --server nats://127.0.0.1:4222
+  cotal auth-service --callout-only --space main --server nats://127.0.0.1:4222 --auth-timeout 5
+
+A callout replica (--callout-only) needs the --auth-timeout that the broker was configured with.")]
 pub struct AuthServiceArgs {
     /// The space; required unless --spaces is given.
     #[arg(long)]
@@ -31,16 +36,17 @@ pub struct AuthServiceArgs {
     /// The broker's URL.
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
-    /// Loopback HTTP port; 0 takes a free one.
-    #[arg(long, value_name = "PORT", default_value_t = 0)]
-    pub port: u16,
+    /// Loopback HTTP port; 0, the default, takes a free one.
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
     /// The public face.
     #[command(flatten)]
     pub exchange: ExchangeFlags,
     /// The broker's `authorization { timeout }` in seconds, when it has one.
     #[arg(long, value_name = "SECONDS")]
     pub auth_timeout: Option<u64>,
-    /// Answer connects only: one more member of the space's callout queue group, without HTTP.
+    /// A callout replica: one more member of the space's callout queue group, without HTTP. Ends non-zero when it loses
+    /// the broker or a store.
     #[arg(long)]
     pub callout_only: bool,
     /// Serve every space of this manifest, one lane each.
@@ -59,13 +65,13 @@ pub async fn run(args: AuthServiceArgs, ctx: &Context) -> Result<(), CliError> {
         secret_store: ctx.env(cotal_auth::SECRET_STORE),
         announce: cotal_auth::stdout_line(),
     };
-    let space = args.space.clone();
+    let (space, callout_only) = (args.space.clone(), args.callout_only);
     let args = args.into();
     let serving = cotal_auth::run_auth_service(&args, None, &options);
     tokio::select! {
         ended = serving => ended.map_err(|error| CliError::failed(error.to_string())),
         // Dropped with the service: a lease that it held lapses by itself.
-        () = renewing(space.as_deref(), ctx) => Ok(()),
+        () = renewing(space.as_deref(), ctx), if !callout_only => Ok(()),
     }
 }
 
@@ -122,7 +128,7 @@ impl From<AuthServiceArgs> for cotal_auth::AuthServiceArgs {
         Self {
             space: args.space,
             server: args.server,
-            port: Some(args.port.to_string()),
+            port: args.port.map(|port| port.to_string()),
             exchange_public_port: args.exchange.exchange_public_port.map(|port| port.to_string()),
             exchange_public_url: args.exchange.exchange_public_url,
             exchange_trusted_proxy: args.exchange.exchange_trusted_proxy,

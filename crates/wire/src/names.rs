@@ -20,6 +20,8 @@ pub const JS_API: &str = "$JS.API";
 pub const KV_PREFIX: &str = "$KV";
 /// Key of the one plane-ownership claim row in the auth bucket.
 pub const PLANE_KEY: &str = "plane";
+/// Key of the row in the auth bucket that says that the space admits service endpoints (contract 13 §2).
+pub const SERVICE_ADMISSION_KEY: &str = "svcadmit";
 /// Key of a space's channel defaults in the channels bucket.
 pub const CHANNEL_DEFAULTS_KEY: &str = "=defaults";
 /// Key of the renewal lease in the manager bucket, outside `lease.*` (contract 01 §4.3).
@@ -409,6 +411,10 @@ pub struct InfraRole(&'static str);
 impl InfraRole {
     /// Authority rows that the service writes on its own behalf.
     pub const AUTH_SERVICE: Self = Self("auth-service");
+    /// The callout connection of a replica.
+    pub const AUTH_REPLICA: Self = Self("auth-replica");
+    /// The store connection of a replica.
+    pub const AUTH_REPLICA_STORE: Self = Self("auth-replica-store");
     /// The mint writer.
     pub const AUTH_MINT: Self = Self("auth-mint");
     /// The supervised connect reader.

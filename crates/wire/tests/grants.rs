@@ -163,6 +163,7 @@ fn templates() -> Vec<(&'static str, Permissions)> {
         .collect();
     all.extend([
         ("infra-connect-reader", infra::connect_reader(&space(), &conn())),
+        ("infra-replica-store", infra::replica_store(&space(), &conn())),
         ("infra-authority-writer", infra::authority_writer(&space(), &conn())),
         ("infra-barrier-executor", infra::barrier_executor(&space(), &conn())),
         ("infra-ledger-scanner", infra::ledger_scanner(&space(), &conn())),
@@ -344,7 +345,7 @@ fn only_who_asks_the_delivery_daemon_may_and_only_the_daemon_answers() {
 }
 
 #[test]
-fn only_the_writer_and_the_barrier_write_authority_rows() {
+fn only_the_writer_and_the_barrier_write_authority_rows_and_a_replica_only_issuance_rows() {
     let subjects = [
         "$KV.cotal_auth_main.gate.uuuuuuuuuuuuuuuuuuuuuuuuuu",
         "$KV.cotal_auth_main.natkey.U",
@@ -358,11 +359,33 @@ fn only_the_writer_and_the_barrier_write_authority_rows() {
             .collect();
         let want = match name {
             "infra-authority-writer" => [true, true, false, true],
+            "infra-replica-store" => [false, true, false, false],
             "infra-barrier-executor" => [true, false, true, true],
             _ => [false; 4],
         };
         assert_eq!(writes, want, "{name}");
     }
+}
+
+#[test]
+fn a_replica_creates_no_store_and_enumerates_nothing() {
+    let replica = infra::replica_store(&space(), &conn());
+    let may = |subject: &str| replica.publish.allow.iter().any(|row| subject_matches(row, subject));
+    for subject in [
+        "$JS.API.STREAM.CREATE.KV_cotal_auth_main",
+        "$JS.API.STREAM.UPDATE.KV_cotal_auth_main",
+        "$JS.API.STREAM.PURGE.KV_cotal_auth_main",
+        "$JS.API.STREAM.MSG.DELETE.KV_cotal_auth_main",
+        "$JS.API.CONSUMER.CREATE.KV_cotal_auth_main",
+        "$JS.API.STREAM.MSG.GET.KV_cotal_records_main",
+        "$JS.API.STREAM.MSG.GET.KV_cotal_issued_main",
+        "$KV.cotal_auth_main.svcadmit",
+        "$KV.cotal_auth_main.natkey.U.x",
+        "$KV.cotal_issued_main.v1.x",
+    ] {
+        assert!(!may(subject), "{subject}");
+    }
+    assert!(!replica.publish.allow.iter().any(|row| row.starts_with("cotal.") || row.contains("CONSUMER")));
 }
 
 #[test]

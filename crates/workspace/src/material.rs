@@ -52,6 +52,16 @@ pub struct UserAuthMaterial {
     pub idp: IdpPin,
 }
 
+/// What answers connects and does nothing else: neither the owner secret nor the IdP pin is read for it.
+pub struct CalloutMaterial {
+    /// `service-keys.json`.
+    pub data_account: DataAccount,
+    /// `callout.json`.
+    pub callout: CalloutAuth,
+    /// `issuer.json`.
+    pub issuer: IssuerKeySet,
+}
+
 /// `auth-service.json` (contract 04 §6.4).
 pub struct Discovery {
     /// Loopback URL.
@@ -112,16 +122,47 @@ impl UserAuthMaterial {
                     ("owner secret", owner_secret.is_some()),
                     (pin.as_str(), idp.is_some()),
                 ];
-                let missing: Vec<_> =
-                    found.iter().filter(|(_, found)| !found).map(|(name, _)| *name).collect();
-                Err(MaterialError(format!(
-                    "space {:?} lacks user-auth material ({}): {PREPARE_HINT}",
-                    space.as_str(),
-                    missing.join(", ")
-                )))
+                Err(lacking(space, &found))
             }
         }
     }
+}
+
+impl CalloutMaterial {
+    /// Loads all three in the order of contract 05 §15.2 step 1; what is missing is listed in one error, in that order.
+    pub async fn load(store: &dyn SecretStore, space: &Space) -> Result<Self, MaterialError> {
+        let data_account = load_secret(store, space, SERVICE_KEYS_FILE, DataAccount::from_document).await?;
+        let callout = load_secret(store, space, CALLOUT_FILE, CalloutAuth::from_document).await?;
+        let issuer =
+            load_secret(store, space, ISSUER_FILE, |text| IssuerKeySet::from_document(text, space)).await?;
+        match (data_account, callout, issuer) {
+            (Some(data_account), Some(callout), Some(issuer)) => Ok(Self { data_account, callout, issuer }),
+            (data_account, callout, issuer) => Err(lacking(
+                space,
+                &[
+                    ("service keys", data_account.is_some()),
+                    ("callout account", callout.is_some()),
+                    ("issuer keys", issuer.is_some()),
+                ],
+            )),
+        }
+    }
+}
+
+/// The refusal that lists what was not found.
+fn lacking(space: &Space, found: &[(&str, bool)]) -> MaterialError {
+    let missing: Vec<_> = found.iter().filter(|(_, found)| !found).map(|(name, _)| *name).collect();
+    MaterialError(format!(
+        "space {:?} lacks user-auth material ({}): {PREPARE_HINT}",
+        space.as_str(),
+        missing.join(", ")
+    ))
+}
+
+/// The service keys alone: what opens a connection of the space's data account.
+pub async fn load_service_keys(store: &dyn SecretStore, space: &Space) -> Result<DataAccount, MaterialError> {
+    let found = load_secret(store, space, SERVICE_KEYS_FILE, DataAccount::from_document).await?;
+    found.ok_or_else(|| lacking(space, &[("service keys", false)]))
 }
 
 /// Load-or-create of all five, in the order of contract 04 §6.5 (steps 3-7; the JWKS probe is the caller's).

@@ -29,6 +29,20 @@ pub fn connect_reader(space: &SpaceToken, conn: &ConnId) -> Permissions {
     Permissions::allowing(publish, vec![inbox(conn)])
 }
 
+/// The store connection of a callout replica, `cotal:auth-replica-store:<space>`: proves both authority stores, reads
+/// whether the space admits service endpoints, and creates issuance rows. Deny-new is read by its connect reader.
+pub fn replica_store(space: &SpaceToken, conn: &ConnId) -> Permissions {
+    let names = Names::new(space);
+    let auth = names.auth_stream();
+    let publish = vec![
+        stream_info(&auth),
+        stream_info(&names.records_stream()),
+        message_get(&auth),
+        Names::kv_subject(&names.auth_bucket(), "natkey.*"),
+    ];
+    Permissions::allowing(publish, vec![inbox(conn)])
+}
+
 /// The mint writer, `cotal:auth-mint:<space>`: creates both authority stores, writes gates, credential rows, lineage,
 /// issuance rows, heads and reservations.
 pub fn authority_writer(space: &SpaceToken, conn: &ConnId) -> Permissions {

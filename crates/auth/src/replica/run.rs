@@ -1,0 +1,157 @@
+//! `cotal auth-service --callout-only --space <s> --server <url>`: one replica as a process.
+
+use std::{future::Future, sync::Arc};
+
+use cotal_broker::Servers;
+use cotal_callout::CalloutLimits;
+use cotal_trust::system::{SystemClock, SystemEntropy};
+use cotal_wire::Space;
+use cotal_workspace::secret_store::SecretStore;
+
+use super::{ReplicaEnd, ReplicaInputs, start};
+use crate::daemon::{
+    AuthServiceArgs, AuthServiceRuntimeOptions, DaemonError, choose_store, read_auth_timeout, read_server,
+    read_space,
+};
+
+/// Flags that parsed.
+#[derive(Debug)]
+pub(crate) struct Flags {
+    space: Space,
+    servers: Servers,
+    callout_limits: CalloutLimits,
+}
+
+/// Serves until `shutdown`, or until the replica loses what it answers from, which is a failure.
+pub(crate) async fn run_replica(
+    args: &AuthServiceArgs,
+    store: Option<Arc<dyn SecretStore>>,
+    options: &AuthServiceRuntimeOptions,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), DaemonError> {
+    tokio::pin!(shutdown);
+    let Flags { space, servers, callout_limits } = read_flags(args)?;
+    let starting = start(ReplicaInputs {
+        state_dir: options.root.user_auth_state_dir(&space).map_err(DaemonError::of)?,
+        space,
+        servers: servers.clone(),
+        store: choose_store(store, options)?,
+        context: None,
+        callout_limits,
+        expected_server_ids: None,
+        callout_log: None,
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(SystemEntropy),
+    });
+    tokio::pin!(starting);
+    let replica = tokio::select! {
+        started = starting.as_mut() => started.map_err(DaemonError::of)?,
+        // What a start has opened, only its end can close.
+        () = shutdown.as_mut() => return match starting.await {
+            Ok(replica) => replica.close().await.map_err(DaemonError::of),
+            Err(_) => Ok(()),
+        },
+    };
+    (options.announce)(&format!(
+        "auth-service: callout replica of space \"{}\" on {servers}",
+        replica.space()
+    ));
+    let end = tokio::select! {
+        end = replica.ended() => end,
+        () = shutdown.as_mut() => ReplicaEnd::Closed,
+    };
+    let closed = replica.close().await.map_err(DaemonError::of);
+    match end {
+        ReplicaEnd::Lost(why) => Err(DaemonError(format!("the callout replica stopped answering: {why}"))),
+        ReplicaEnd::Closed => closed,
+    }
+}
+
+/// Checks every flag before anything is touched.
+fn read_flags(args: &AuthServiceArgs) -> Result<Flags, DaemonError> {
+    refuse_what_no_replica_serves(args)?;
+    let mut callout_limits = CalloutLimits::default();
+    let (space, servers) = (read_space(args)?, read_server(args)?);
+    if let Some(raw) = &args.auth_timeout {
+        callout_limits.auth_timeout = read_auth_timeout(raw)?;
+    }
+    Ok(Flags { space, servers, callout_limits })
+}
+
+/// The HTTP flags and `--service-endpoints` refuse beside `--callout-only` (contract 08 §5).
+pub(crate) fn refuse_what_no_replica_serves(args: &AuthServiceArgs) -> Result<(), DaemonError> {
+    for (flag, given) in [
+        ("--port", args.port.is_some()),
+        ("--exchange-public-port", args.exchange_public_port.is_some()),
+        ("--exchange-public-url", args.exchange_public_url.is_some()),
+        ("--exchange-trusted-proxy", args.exchange_trusted_proxy),
+        ("--advertised-server", args.advertised_server.is_some()),
+        ("--agent-provisioning-url", args.agent_provisioning_url.is_some()),
+    ] {
+        if given {
+            return Err(DaemonError(format!(
+                "{flag} refuses beside --callout-only: a callout replica answers connects and serves no HTTP; leave it out"
+            )));
+        }
+    }
+    if args.service_endpoints {
+        return Err(DaemonError(
+            "--service-endpoints refuses beside --callout-only: a callout replica cannot issue a service-endpoint \
+             connection; leave it out, and run no replica in a space that admits service endpoints"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn args() -> AuthServiceArgs {
+        AuthServiceArgs {
+            space: Some("demo".into()),
+            server: Some("nats://127.0.0.1:4222".into()),
+            callout_only: true,
+            ..AuthServiceArgs::default()
+        }
+    }
+
+    fn refusal(args: &AuthServiceArgs) -> String {
+        read_flags(args).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_replica_refuses_the_http_flags_and_service_endpoints_before_anything_else() {
+        let some = |text: &str| Some(text.to_owned());
+        for (flag, case) in [
+            ("--port", AuthServiceArgs { port: some("0"), ..args() }),
+            ("--exchange-public-port", AuthServiceArgs { exchange_public_port: some("1"), ..args() }),
+            ("--exchange-public-url", AuthServiceArgs { exchange_public_url: some("https://x"), ..args() }),
+            ("--exchange-trusted-proxy", AuthServiceArgs { exchange_trusted_proxy: true, ..args() }),
+            ("--advertised-server", AuthServiceArgs { advertised_server: some("nats://x"), ..args() }),
+            (
+                "--agent-provisioning-url",
+                AuthServiceArgs { agent_provisioning_url: some("https://x"), ..args() },
+            ),
+            ("--service-endpoints", AuthServiceArgs { service_endpoints: true, ..args() }),
+        ] {
+            let says = format!("auth-service: {flag} refuses beside --callout-only");
+            let nameless = AuthServiceArgs { space: None, ..case };
+            assert!(refusal(&nameless).starts_with(&says), "{nameless:?}");
+        }
+    }
+
+    #[test]
+    fn a_replica_needs_a_space_and_a_server_and_takes_the_brokers_timeout() {
+        assert!(refusal(&AuthServiceArgs { space: None, ..args() }).contains("--space is required"));
+        assert!(refusal(&AuthServiceArgs { server: None, ..args() }).contains("--server is required"));
+        assert_eq!(read_flags(&args()).unwrap().callout_limits, CalloutLimits::default());
+        let slow = AuthServiceArgs { auth_timeout: Some("10".into()), ..args() };
+        assert_eq!(read_flags(&slow).unwrap().callout_limits.auth_timeout, Duration::from_secs(10));
+        let bad = AuthServiceArgs { auth_timeout: Some("0".into()), ..args() };
+        assert!(refusal(&bad).contains("--auth-timeout"));
+    }
+}
