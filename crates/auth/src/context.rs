@@ -5,6 +5,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use bytes::Bytes;
 use cotal_authority::{
     Plane, PlaneInputs,
+    issued::IssuerSession,
     plane::{CLAIM_PATIENCE, PlaneIdentity},
 };
 use cotal_broker::{Connection, Connector, Custody, Servers};
@@ -27,6 +28,7 @@ use crate::{
     authority::{ConnectCredentials, ExchangeAuthority},
     bridge::{BridgeConfigError, IdpBridge, IdpBridgeParts},
     capability::Capability,
+    composition::{Composition, CompositionError},
     handle::{AuthService, HandleParts},
     hosted::HostedContext,
     http::{
@@ -38,6 +40,7 @@ use crate::{
     },
     lines::LineWriter,
     managers::NoManagers,
+    platform::Platform,
     public_face::PublicFace,
     sessions::NoSessions,
 };
@@ -53,6 +56,9 @@ pub enum StartError {
     /// An input is unusable; the sentence names it.
     #[error("{0}")]
     Input(String),
+    /// A choice of the composition is outside its bounds.
+    #[error(transparent)]
+    Composition(#[from] CompositionError),
     /// User-auth material is missing or garbled.
     #[error(transparent)]
     Material(#[from] MaterialError),
@@ -129,6 +135,10 @@ pub(crate) struct ContextInputs {
     pub identity_root: PathBuf,
     /// The assignment of a hosted context.
     pub context: Option<HostedContext>,
+    /// What the composition chose, checked.
+    pub composition: Composition,
+    /// The platform that embeds the service, checked.
+    pub platform: Option<Platform>,
     pub port: u16,
     pub public_face: Option<PublicFace>,
     pub callout_limits: CalloutLimits,
@@ -245,7 +255,7 @@ async fn open(
         connector: connector.clone(),
         clock: Arc::clone(&inputs.clock),
         entropy: Arc::clone(&inputs.entropy),
-        identity: plane_identity(&inputs)?,
+        identity: plane_identity(&inputs).await?,
         native_issuance_prune: inputs.native_issuance_prune,
         claim_patience: CLAIM_PATIENCE,
     })
@@ -289,6 +299,12 @@ async fn open(
     let callout = Arc::new(callout);
     opened.callout = Some(Arc::clone(&callout));
 
+    let issuer = IssuerSession::new(
+        connector.clone(),
+        Arc::clone(&inputs.entropy),
+        inputs.composition.issuer_ttl_secs,
+    )
+    .map_err(StartError::Callout)?;
     let credentials: Arc<dyn ConnectCredentials> = Arc::clone(&plane) as _;
     let doors = Doors {
         plane: Arc::clone(&plane) as _,
@@ -318,6 +334,11 @@ async fn open(
     Ok(AuthService::supervise(HandleParts {
         context: inputs.context,
         space: inputs.space,
+        data_account: material.data_account.account,
+        composition: inputs.composition,
+        platform: inputs.platform,
+        connector,
+        entropy: inputs.entropy,
         url,
         public_url,
         cap,
@@ -325,15 +346,23 @@ async fn open(
         plane,
         connection,
         callout,
+        issuer,
         stderr,
         listeners: loopback.into_iter().chain(public).collect(),
     }))
 }
 
-/// Who the plane's own endpoint is: kept, and made at the first start.
-fn plane_identity(inputs: &ContextInputs) -> Result<PlaneIdentity, StartError> {
-    let identity = InstanceIdentity::load_or_create(&inputs.identity_root, &*inputs.entropy)
-        .map_err(|error| StartError::Identity(error.0))?;
+/// Who the plane's own endpoint is: kept, and made at the first start. A hosted context keeps it in its store, because its
+/// disk may not outlive it; a root keeps it in a file (contract 08 §3.1).
+async fn plane_identity(inputs: &ContextInputs) -> Result<PlaneIdentity, StartError> {
+    let identity = match inputs.context {
+        Some(_) => {
+            let ContextInputs { store, space, identity_root, entropy, .. } = inputs;
+            InstanceIdentity::adopt_into(&**store, space, identity_root, &**entropy).await
+        }
+        None => InstanceIdentity::load_or_create(&inputs.identity_root, &*inputs.entropy),
+    };
+    let identity = identity.map_err(|error| StartError::Identity(error.0))?;
     Ok(PlaneIdentity { serve: identity.serve.public().clone(), instance: identity.instance })
 }
 

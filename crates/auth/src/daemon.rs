@@ -19,6 +19,7 @@ use rustix::{
 use zeroize::Zeroizing;
 
 use crate::{
+    composition::CompositionRequest,
     context::{self, ContextInputs, NATIVE_ISSUANCE_PRUNE},
     handle::{AuthService, End},
     lines::LineWriter,
@@ -66,6 +67,9 @@ pub struct AuthServiceRuntimeOptions {
     pub secret_store: Option<String>,
     /// Where the one line goes that says what is served.
     pub announce: Arc<dyn Fn(&str) + Send + Sync>,
+    /// Which manager an unpinned interactive caller is bound to: `local-primary`, or nothing for the usual selection.
+    /// Any other value refuses before any effect. No flag sets it (see [`crate::InteractiveManagerSelection`]).
+    pub interactive_manager_selection: Option<String>,
 }
 
 impl AuthServiceRuntimeOptions {
@@ -76,6 +80,7 @@ impl AuthServiceRuntimeOptions {
             startup_hold_ms: std::env::var(STARTUP_HOLD).ok(),
             secret_store: std::env::var(SECRET_STORE).ok(),
             announce: stdout_line(),
+            interactive_manager_selection: None,
         })
     }
 }
@@ -146,6 +151,13 @@ async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DaemonError> {
     tokio::pin!(shutdown);
+    // Before any effect: a composition that asks for what there is not must not have begun.
+    let composition = CompositionRequest {
+        selection: options.interactive_manager_selection.clone(),
+        ..CompositionRequest::default()
+    }
+    .check()
+    .map_err(DaemonError::of)?;
     let hold = read_hold(options.startup_hold_ms.as_deref())?;
     let state_dir = options.root.user_auth_state_dir(&flags.space).map_err(DaemonError::of)?;
     let store = choose_store(store, options)?;
@@ -167,6 +179,8 @@ async fn serve(
             store,
             state_dir: state_dir.clone(),
             context: None,
+            composition,
+            platform: None,
             port: flags.port,
             public_face: flags.public_face,
             callout_limits: flags.callout_limits,

@@ -2,16 +2,23 @@
 
 use std::sync::Arc;
 
-use cotal_authority::Plane;
-use cotal_broker::{Connection, ConnectionState, Custody, custody::Owned};
+use cotal_authority::{Plane, issued::IssuerSession};
+use cotal_broker::{Connection, ConnectionState, Connector, Custody, custody::Owned};
 use cotal_callout::Callout;
-use cotal_wire::{EpError, Space};
+use cotal_wire::{Account, Entropy, EpError, Nkey, Space};
 use futures::{FutureExt, future::Shared};
 use parking_lot::Mutex;
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::{OnceCell, OwnedRwLockReadGuard, RwLock, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{capability::Capability, hosted::HostedContext, http::listener::Listener, lines::LineWriter};
+use crate::{
+    capability::Capability,
+    composition::{Composition, InteractiveManagerSelection},
+    hosted::HostedContext,
+    http::listener::Listener,
+    lines::LineWriter,
+    platform::{HostDoor, Platform, PlatformControlDoor},
+};
 
 /// How a context is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +58,12 @@ type Flight = Shared<futures::future::BoxFuture<'static, Result<(), CloseError>>
 pub(crate) struct HandleParts {
     pub context: Option<HostedContext>,
     pub space: Space,
+    pub data_account: Nkey<Account>,
+    pub composition: Composition,
+    pub platform: Option<Platform>,
+    /// Opens what the context opens once it is started.
+    pub connector: Connector,
+    pub entropy: Arc<dyn Entropy>,
     pub url: String,
     pub public_url: Option<String>,
     pub cap: Capability,
@@ -58,6 +71,8 @@ pub(crate) struct HandleParts {
     pub plane: Arc<Plane>,
     pub connection: Connection,
     pub callout: Arc<Callout>,
+    /// What issues authority at a connect; it dials when it is first asked.
+    pub issuer: IssuerSession,
     /// Where the callout's lines go, unless the host takes them.
     pub stderr: Option<&'static LineWriter>,
     pub listeners: Vec<Listener>,
@@ -76,6 +91,8 @@ struct Inner {
     state: Mutex<State>,
     flight: Mutex<Option<Flight>>,
     intake_stopped: OnceCell<()>,
+    /// Read-locked by each call of a door that works on a connection of its own.
+    entered: Arc<RwLock<()>>,
     end: watch::Sender<Option<End>>,
 }
 
@@ -93,6 +110,7 @@ impl AuthService {
             state: Mutex::default(),
             flight: Mutex::new(None),
             intake_stopped: OnceCell::new(),
+            entered: Arc::default(),
             end: watch::Sender::new(None),
         });
         let released = CancellationToken::new();
@@ -125,6 +143,29 @@ impl AuthService {
         &self.inner.parts.cap
     }
 
+    /// Lifetime of the standing renewable credentials that the context signs, in seconds.
+    pub fn standing_renewable_ttl_seconds(&self) -> u64 {
+        self.inner.parts.composition.standing_ttl_secs
+    }
+
+    /// Which manager an unpinned interactive caller is bound to, when the composition chose.
+    pub fn interactive_manager_selection(&self) -> Option<InteractiveManagerSelection> {
+        self.inner.parts.composition.selection
+    }
+
+    /// The platform's doors: there when the context was started with `platformControl` (contract 05 §15.3).
+    pub fn platform_control(&self) -> Option<PlatformControlDoor> {
+        let platform = self.inner.parts.platform.as_ref()?;
+        Some(PlatformControlDoor::new(self.clone(), platform.clone()))
+    }
+
+    /// The doors of the host's own incarnations: there when the context was started with `platformControl.host`
+    /// (contract 05 §18).
+    pub fn host(&self) -> Option<HostDoor> {
+        let host = self.inner.parts.platform.as_ref()?.host()?;
+        Some(HostDoor::new(self.clone(), host))
+    }
+
     /// How the context is now.
     pub fn readiness(&self) -> Readiness {
         let state = self.inner.state.lock();
@@ -133,6 +174,28 @@ impl AuthService {
             None if state.closing => Readiness::Draining,
             None => Readiness::Ready,
         }
+    }
+
+    /// Refuses `unavailable` unless the context is ready and not closing. The cause is for the operator's log.
+    pub(crate) fn check_ready(&self) -> Result<(), EpError> {
+        match self.readiness() {
+            Readiness::Ready => self.inner.parts.plane.check_open(),
+            Readiness::Draining | Readiness::Unavailable { .. } => Err(EpError::unavailable(
+                "the auth service context is not ready; retry once it has been started again",
+            )),
+        }
+    }
+
+    /// Enters a call that a close waits for; refused like [`Self::check_ready`].
+    pub(crate) fn enter(&self) -> Result<OwnedRwLockReadGuard<()>, EpError> {
+        // Held before the check: a close that begins after it waits, one that began before it is seen.
+        let entered = Arc::clone(&self.inner.entered).try_read_owned();
+        self.check_ready()?;
+        entered.map_err(|_| EpError::unavailable("the auth service context is closing"))
+    }
+
+    pub(crate) fn parts(&self) -> &HandleParts {
+        &self.inner.parts
     }
 
     /// Every connection that the context ever opened: a detached snapshot.
@@ -155,8 +218,11 @@ impl AuthService {
         }
     }
 
-    /// Closes: both listeners, the callout, the plane, the callout connection, and whatever is left. One flight at a
-    /// time; callers join it, and one that failed may be tried again. The flight does not stop when a caller does.
+    /// Closes: both listeners, the callout and what the doors have in progress, the plane, the callout connection, and
+    /// whatever is left (contract 05 §15.4). A request in progress has 10 s to end.
+    ///
+    /// One flight at a time; callers join it, and one that failed may be tried again. The flight does not stop when a
+    /// caller does.
     pub async fn close(&self) -> Result<(), CloseError> {
         self.inner.close().await
     }
@@ -235,6 +301,7 @@ impl Inner {
     async fn close_once(self: Arc<Self>) -> Result<(), CloseError> {
         self.intake_stopped.get_or_init(|| self.stop_intake()).await;
         let mut failures = Vec::new();
+        failures.extend(self.parts.issuer.close().await.err());
         failures.extend(self.parts.plane.close().await.err());
         failures.extend(self.parts.connection.close().await.err());
         if !failures.is_empty() {
@@ -245,10 +312,11 @@ impl Inner {
         Ok(())
     }
 
-    /// No request and no connect is taken any more; those in progress end. Runs once.
+    /// No request, no connect and no call of a door is taken any more; those in progress end. Runs once.
     async fn stop_intake(&self) {
         let listeners = futures::future::join_all(self.parts.listeners.iter().map(Listener::stop));
-        futures::join!(listeners, self.parts.callout.stop());
+        let (_, (), entered) = futures::join!(listeners, self.parts.callout.stop(), self.entered.write());
+        drop(entered);
         if let Some(stderr) = self.parts.stderr {
             stderr.flush().await;
         }
@@ -291,6 +359,8 @@ mod tests {
                 state_dir: self.space.state_dir.clone(),
                 identity_root: self.space.root.space_dir(&self.space.space),
                 context: None,
+                composition: Composition::default(),
+                platform: None,
                 port: 0,
                 public_face: None,
                 callout_limits: CalloutLimits::default(),

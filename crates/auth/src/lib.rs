@@ -9,6 +9,7 @@
 mod authority;
 pub mod bridge;
 mod capability;
+mod composition;
 mod context;
 mod daemon;
 mod handle;
@@ -19,6 +20,7 @@ mod http;
 mod lines;
 pub mod managers;
 mod openapi;
+mod platform;
 mod public_face;
 mod replica;
 pub mod sessions;
@@ -28,6 +30,7 @@ pub use http::exchange::fuzzing;
 
 pub use authority::ConnectCredentials;
 pub use capability::Capability;
+pub use composition::{CompositionError, InteractiveManagerSelection, STANDING_RENEWABLE_TTL};
 pub use context::{CalloutLog, StartError};
 pub use daemon::{
     AuthServiceArgs, AuthServiceRuntimeOptions, DaemonError, SECRET_STORE, STARTUP_HOLD, run_auth_service,
@@ -38,5 +41,9 @@ pub use hosted::{AuthServiceInputs, HostedContext, start_auth_service};
 pub use http::{doors::LifecycleDoor, mesh::AUTH_PROVIDER_NAME};
 pub use lines::{StderrLine, stderr_line};
 pub use openapi::openapi_document;
-pub use public_face::{PublicFace, PublicFaceError};
+pub use platform::{
+    AssignmentState, HOST_FENCE_POLL, HostDoor, HostIncarnation, ObserveAssignment, PlatformAssignment,
+    PlatformControl, PlatformControlDoor, PlatformHost,
+};
+pub use public_face::{PublicFace, PublicFaceError, PublicFaceRequest};
 pub use replica::{CalloutReplica, CalloutReplicaInputs, ReplicaEnd, admits_service_endpoints};

@@ -38,6 +38,62 @@ pub struct PublicFace {
     agent_provisioning_url: Option<String>,
 }
 
+/// A public face as a host asks for it: nothing of it is checked until it is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicFaceRequest {
+    face: PublicFace,
+}
+
+impl PublicFaceRequest {
+    /// A public face on a port of 127.0.0.1; 0 takes an ephemeral one.
+    pub fn on_port(port: u16) -> Self {
+        Self { face: PublicFace::on_port(port) }
+    }
+
+    /// See [`PublicFace::behind_trusted_proxy`].
+    #[must_use]
+    pub fn behind_trusted_proxy(self, trusted: bool) -> Self {
+        Self { face: self.face.behind_trusted_proxy(trusted) }
+    }
+
+    /// The `https://` URL that clients reach it under; without one, where it is bound.
+    #[must_use]
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.face.url = Some(url.into());
+        self
+    }
+
+    /// The broker URL that clients are told; without one, the first that the service dials.
+    #[must_use]
+    pub fn advertised_server(mut self, server: impl Into<String>) -> Self {
+        self.face.advertised_server = Some(server.into());
+        self
+    }
+
+    /// The `https://` URL where people provision agents.
+    #[must_use]
+    pub fn agent_provisioning_url(mut self, url: impl Into<String>) -> Self {
+        self.face.agent_provisioning_url = Some(url.into());
+        self
+    }
+
+    /// The rules of contract 05 §3.4, in its order.
+    pub(crate) fn check(self) -> Result<PublicFace, PublicFaceError> {
+        let PublicFace { port, trusted_proxy, url, advertised_server, agent_provisioning_url } = self.face;
+        PublicFace::on_port(port).behind_trusted_proxy(trusted_proxy).with_urls(
+            url.as_deref(),
+            advertised_server.as_deref(),
+            agent_provisioning_url.as_deref(),
+        )
+    }
+}
+
+impl From<PublicFace> for PublicFaceRequest {
+    fn from(face: PublicFace) -> Self {
+        Self { face }
+    }
+}
+
 impl PublicFace {
     /// A public face on a port of 127.0.0.1; 0 takes an ephemeral one.
     pub fn on_port(port: u16) -> Self {

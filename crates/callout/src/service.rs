@@ -43,6 +43,21 @@ impl CalloutLimits {
     pub const fn budget(&self) -> Duration {
         self.auth_timeout.saturating_sub(ANSWER_MARGIN)
     }
+
+    /// Refuses limits under which no request could be answered, as `bad-request`.
+    pub fn check(&self) -> Result<(), EpError> {
+        if self.budget().is_zero() {
+            return Err(EpError::bad_request(format!(
+                "the callout's timeout must be above {} ms, the time it keeps for its answer: raise authTimeoutMs and \
+                 the broker's authorization timeout together",
+                ANSWER_MARGIN.as_millis()
+            )));
+        }
+        if self.max_in_flight == 0 {
+            return Err(EpError::bad_request("the callout's maxInFlight must be at least 1"));
+        }
+        Ok(())
+    }
 }
 
 /// What a callout answers from.
@@ -88,7 +103,7 @@ pub struct Callout {
 impl Callout {
     /// Checks the material, subscribes `$SYS.REQ.USER.AUTH` in queue `cotal-auth-callout`, flushes, serves.
     pub async fn start(connection: Connection, parts: CalloutParts) -> Result<Self, EpError> {
-        check_limits(&parts.limits)?;
+        parts.limits.check()?;
         check_material(&parts.callout, &parts.data_account)?;
         let (budget, slots) = (parts.limits.budget(), parts.limits.max_in_flight);
         let unlisted = parts.expected_server_ids.is_none();
@@ -135,21 +150,6 @@ impl Callout {
     pub async fn ended(&self) {
         self.ended.cancelled().await;
     }
-}
-
-/// Refuses limits under which no request could be answered.
-fn check_limits(limits: &CalloutLimits) -> Result<(), EpError> {
-    if limits.budget().is_zero() {
-        return Err(EpError::bad_request(format!(
-            "the callout's timeout must be above {} ms, the time it keeps for its answer: raise authTimeoutMs and \
-             the broker's authorization timeout together",
-            ANSWER_MARGIN.as_millis()
-        )));
-    }
-    if limits.max_in_flight == 0 {
-        return Err(EpError::bad_request("the callout's maxInFlight must be at least 1"));
-    }
-    Ok(())
 }
 
 /// Refuses material that the broker would not accept an answer from (contract 04 §8.1, §8.2): better at the start than
@@ -243,11 +243,11 @@ mod tests {
 
     #[test]
     fn limits_under_which_no_request_could_be_answered_are_refused() {
-        check_limits(&CalloutLimits::default()).unwrap();
+        CalloutLimits::default().check().unwrap();
         let short = CalloutLimits { auth_timeout: ANSWER_MARGIN, ..CalloutLimits::default() };
-        assert_eq!(check_limits(&short).unwrap_err().code, EpCode::BadRequest);
+        assert_eq!(short.check().unwrap_err().code, EpCode::BadRequest);
         let none = CalloutLimits { max_in_flight: 0, ..CalloutLimits::default() };
-        assert_eq!(check_limits(&none).unwrap_err().code, EpCode::BadRequest);
+        assert_eq!(none.check().unwrap_err().code, EpCode::BadRequest);
     }
 
     #[tokio::test]

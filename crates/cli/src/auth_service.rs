@@ -64,6 +64,7 @@ pub async fn run(args: AuthServiceArgs, ctx: &Context) -> Result<(), CliError> {
         startup_hold_ms: ctx.env(cotal_auth::STARTUP_HOLD),
         secret_store: ctx.env(cotal_auth::SECRET_STORE),
         announce: cotal_auth::stdout_line(),
+        interactive_manager_selection: None,
     };
     let (space, callout_only) = (args.space.clone(), args.callout_only);
     let args = args.into();

@@ -423,6 +423,8 @@ impl InfraRole {
     pub const AUTH_BARRIER: Self = Self("auth-barrier");
     /// The registration executor of the plane's own endpoint.
     pub const AUTH_REGISTRATION: Self = Self("auth-registration");
+    /// The registration executor of the endpoint of the host that embeds the service.
+    pub const HOST_REGISTRATION: Self = Self("host-registration");
     /// The sealed scanner of the auth stream.
     pub const AUTH_SCAN: Self = Self("auth-scan");
     /// The sealed scanner of the records stream.

@@ -95,6 +95,39 @@ impl InstanceIdentity {
         Self::parse(&winner.ok_or_else(|| create_lost(&key))?, &key)
     }
 
+    /// As [`Self::load_or_create_in`], for a host whose identity may still lie in a directory from before: the first start
+    /// moves it in. Different identities in both places refuse, naming both: one of them is another instance's.
+    pub async fn adopt_into(
+        store: &dyn SecretStore,
+        space: &Space,
+        identity_root: &Path,
+        entropy: &dyn Entropy,
+    ) -> Result<Self, IdentityError> {
+        let path = identity_root.join(AUTH_INSTANCE_FILE);
+        let unusable = |why: &dyn std::fmt::Display| IdentityError(format!("instance identity: {why}"));
+        let filed = file::read_text(&path).map_err(|why| unusable(&why))?;
+        let Some(filed) = filed.map(|text| Self::parse(&text, &path.display())).transpose()? else {
+            return Self::load_or_create_in(store, space, entropy).await;
+        };
+        let key = auth_instance_key(space);
+        let created = store.create(&key, &filed.document()?).await;
+        created.map_err(|why| unusable(&format!("{key}: {why}")))?;
+        let stored = store.get(&key).await.map_err(|why| unusable(&format!("{key}: {why}")))?;
+        let stored = Self::parse(&stored.ok_or_else(|| create_lost(&key))?, &key)?;
+        if stored.instance != filed.instance || stored.serve.public() != filed.serve.public() {
+            return Err(unusable(&format!(
+                "the secret store holds instance {} under {key} and {} holds instance {}; remove the one that is not this \
+                 space's",
+                stored.instance,
+                path.display(),
+                filed.instance
+            )));
+        }
+        // The store has it for good; a crash before this leaves both, and both the same.
+        file::remove_if_present(&path).map_err(|why| unusable(&why))?;
+        Ok(stored)
+    }
+
     fn parse(text: &str, place: &dyn std::fmt::Display) -> Result<Self, IdentityError> {
         let refuse = |why: &str| {
             IdentityError(format!(
@@ -149,6 +182,7 @@ mod tests {
     use cotal_trust::system::SystemEntropy;
 
     use super::*;
+    use crate::{root::Root, secret_store::FsSecretStore};
 
     fn made(dir: &Path) -> InstanceIdentity {
         InstanceIdentity::load_or_create(dir, &SystemEntropy).unwrap()
@@ -184,6 +218,37 @@ mod tests {
         });
         assert!(made.iter().all(|one| one.instance == made[0].instance));
         assert!(made.iter().all(|one| one.serve.public() == made[0].serve.public()));
+    }
+
+    #[tokio::test]
+    async fn an_identity_in_a_directory_moves_into_the_store_once_and_a_second_one_is_refused() {
+        let tmp = tempfile::tempdir().unwrap();
+        let store = FsSecretStore::open(&Root::at(tmp.path().join("store"))).unwrap();
+        let space = Space::parse("main").unwrap();
+        let (dir, path) = (tmp.path().join("state"), tmp.path().join("state").join(AUTH_INSTANCE_FILE));
+        let adopt = async || InstanceIdentity::adopt_into(&store, &space, &dir, &SystemEntropy).await;
+
+        let filed = made(&dir);
+        let text = std::fs::read_to_string(&path).unwrap();
+        for _ in 0..2 {
+            let adopted = adopt().await.unwrap();
+            assert_eq!((&adopted.instance, adopted.serve.public()), (&filed.instance, filed.serve.public()));
+            assert!(!path.exists(), "moved");
+        }
+        // A crash after the store has it.
+        std::fs::write(&path, &text).unwrap();
+        assert_eq!(adopt().await.unwrap().instance, filed.instance);
+        assert!(!path.exists());
+
+        let other = made(&dir);
+        let refusal = adopt().await.unwrap_err();
+        for named in [filed.instance.as_str(), other.instance.as_str(), &auth_instance_key(&space)] {
+            assert!(refusal.0.contains(named), "{refusal}");
+        }
+        for seed in [filed.serve.expose(), other.serve.expose()] {
+            assert!(!refusal.0.contains(seed.as_str()), "no seed in a refusal");
+        }
+        assert!(path.exists(), "untouched");
     }
 
     #[test]

@@ -313,6 +313,7 @@ fn options(stage: &Stage, announced: Option<oneshot::Sender<()>>) -> AuthService
         root: stage.space.root.clone(),
         startup_hold_ms: None,
         secret_store: None,
+        interactive_manager_selection: None,
         announce: Arc::new(move |_| {
             if let Some(announced) = announced.lock().unwrap().take() {
                 let _ = announced.send(());

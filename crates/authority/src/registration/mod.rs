@@ -10,7 +10,7 @@
 //! |---|---|
 //! | provision, observe, freeze, reopen, touch the gate | [`gate`] |
 //! | run the ceremony, or resume one's own | [`register`] |
-//! | run it for an endpoint of the plane itself | [`own`] |
+//! | run it for an endpoint of the plane itself, or of its host | [`own`] |
 //! | authorize serving, mint for it | [`serve`] |
 //! | say how an instance is | [`status`] |
 //! | take an instance out of the registry | [`deregister`] |
@@ -42,7 +42,7 @@ use crate::stores::AuthorityStores;
 
 pub use deregister::{Deregistration, deregister_instance};
 pub use name::{NameAuthority, NameVerdict, OwnName};
-pub use own::{OwnEndpoint, OwnRegistration, register_own_endpoint};
+pub use own::{OwnEndpoint, OwnRegistration, register_own_endpoint, register_own_incarnation};
 pub use reconcile::{
     PrincipalLiveness, RepairCondition, RepairRefusal, RepairReport, reconcile_endpoint_gate,
 };

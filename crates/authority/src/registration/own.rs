@@ -12,10 +12,16 @@ use serde_json::Map;
 use super::{
     EndpointInstance, OwnName, Registry,
     gate::{self, GateAt},
-    register::{EVICTION_SWEEP, Registration, register_serving_instance},
+    register::{
+        EVICTION_SWEEP, Registered, Registration, confirm, register_service_instance,
+        register_serving_instance,
+    },
     serve::ServeGrant,
 };
 use crate::evict::Evictor;
+
+/// What the actor of a host's serving principal starts with.
+const HOST_SERVE: &str = "host_serve_";
 
 /// An endpoint of the service itself.
 #[derive(Debug, Clone)]
@@ -51,6 +57,14 @@ pub fn plane_principal(serve: &Nkey<User>) -> Result<Principal, EpError> {
     Ok(Principal::new(Owner::local(), actor))
 }
 
+/// The serving principal of a host's own endpoint: `local.host_serve_<instance>`. Nobody holds it: it names the host in
+/// its gate, and no credential is minted for it (contract 05 §8.3).
+pub fn host_principal(instance: &InstanceId) -> Result<Principal, EpError> {
+    let actor = Actor::parse(&format!("{HOST_SERVE}{instance}"))
+        .map_err(|_| EpError::internal("a host's serving principal is an actor"))?;
+    Ok(Principal::new(Owner::local(), actor))
+}
+
 /// The operation that holds our gate, when a start of ours was cut off: it is run again.
 ///
 /// A gate of our own principal is ours: whoever froze it held our identity. If that start is not gone after all, the two
@@ -70,37 +84,8 @@ pub async fn register_own_endpoint(
     entropy: &dyn Entropy,
     evictor: &dyn Evictor,
 ) -> Result<OwnRegistration, EpError> {
-    let stores = registry.stores();
-    publish(registry, &own.artifacts).await?;
-
-    let at = EndpointInstance { endpoint: own.name.token(), instance: own.instance.clone() };
-    let mut seen = gate::observe(stores, &at).await?;
-    if seen.is_none() {
-        // Another first start of the same identity may have been first, and further than we are.
-        let provisioned = gate::provision(stores, &at, &own.principal).await;
-        seen = gate::observe(stores, &at).await?;
-        if seen.is_none() {
-            provisioned?;
-        }
-    }
-    if seen.as_ref().is_some_and(|seen| *seen.gate.principal() != own.principal) {
-        return Err(EpError::conflict(format!(
-            "registration: the gate of {at} was provisioned for another serving identity; put back the identity file \
-             that it was made with"
-        )));
-    }
-
-    let owner = Owner::local();
-    let spec = ServiceSpec::new(&own.name, &owner, vec![own.cluster.clone()])?;
-    let request = Registration {
-        at: &at,
-        spec: &spec,
-        registrant: &owner,
-        op: &operation_at(seen.as_ref(), &own.principal).unwrap_or_else(|| OpId::mint(entropy)),
-        names: &OwnName { name: own.name.clone(), owner: owner.clone() },
-        evictor,
-        eviction_sweep: EVICTION_SWEEP,
-    };
+    let start = OwnStart::prepare(registry, own, entropy).await?;
+    let request = start.request(evictor);
     let serving = register_serving_instance(registry, &request, &BTreeSet::new(), Map::new()).await?;
     Ok(OwnRegistration {
         instance: own.instance.clone(),
@@ -108,6 +93,74 @@ pub async fn register_own_endpoint(
         registration_revision: serving.registered.registration_revision,
         grant: serving.grant,
     })
+}
+
+/// The same ceremony for an endpoint that nobody serves by it: no serve grant is authorized and no status is written
+/// (contract 05 §18). What is left is the incarnation: its epoch is committed, and its predecessor fenced.
+///
+/// `conflict` also says that a later start of this instance has registered before this one looked back.
+pub async fn register_own_incarnation(
+    registry: &Registry,
+    own: &OwnEndpoint,
+    entropy: &dyn Entropy,
+    evictor: &dyn Evictor,
+) -> Result<Registered, EpError> {
+    let start = OwnStart::prepare(registry, own, entropy).await?;
+    let registered = register_service_instance(registry, &start.request(evictor)).await?;
+    confirm(gate::observe(registry.stores(), &start.at).await?.as_ref(), &registered)?;
+    Ok(registered)
+}
+
+/// A start of an endpoint of one's own, up to its registration.
+struct OwnStart {
+    at: EndpointInstance,
+    owner: Owner,
+    spec: ServiceSpec,
+    op: OpId,
+    names: OwnName,
+}
+
+impl OwnStart {
+    /// Publishes, provisions, and finds out whether an earlier start was cut off.
+    async fn prepare(registry: &Registry, own: &OwnEndpoint, entropy: &dyn Entropy) -> Result<Self, EpError> {
+        let stores = registry.stores();
+        publish(registry, &own.artifacts).await?;
+
+        let at = EndpointInstance { endpoint: own.name.token(), instance: own.instance.clone() };
+        let mut seen = gate::observe(stores, &at).await?;
+        if seen.is_none() {
+            // Another first start of the same identity may have been first, and further than we are.
+            let provisioned = gate::provision(stores, &at, &own.principal).await;
+            seen = gate::observe(stores, &at).await?;
+            if seen.is_none() {
+                provisioned?;
+            }
+        }
+        if seen.as_ref().is_some_and(|seen| *seen.gate.principal() != own.principal) {
+            return Err(EpError::conflict(format!(
+                "registration: the gate of {at} was provisioned for another serving identity; put back the identity file \
+                 that it was made with"
+            )));
+        }
+
+        let owner = Owner::local();
+        let spec = ServiceSpec::new(&own.name, &owner, vec![own.cluster.clone()])?;
+        let op = operation_at(seen.as_ref(), &own.principal).unwrap_or_else(|| OpId::mint(entropy));
+        let names = OwnName { name: own.name.clone(), owner: owner.clone() };
+        Ok(Self { at, owner, spec, op, names })
+    }
+
+    fn request<'a>(&'a self, evictor: &'a dyn Evictor) -> Registration<'a> {
+        Registration {
+            at: &self.at,
+            spec: &self.spec,
+            registrant: &self.owner,
+            op: &self.op,
+            names: &self.names,
+            evictor,
+            eviction_sweep: EVICTION_SWEEP,
+        }
+    }
 }
 
 /// Publishes artifacts that are not there yet.

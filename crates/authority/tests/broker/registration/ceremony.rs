@@ -371,3 +371,40 @@ async fn instances_of_one_endpoint_take_turns_and_reclaim_a_slot_only_past_its_s
     register(&other_registry, &other, &spec, &that).await.unwrap();
     assert_eq!(rig.world.text(&rig.world.records, &rig.govern_key()).await.unwrap(), "{\"commands\":{}}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_incarnation_that_nobody_serves_commits_its_epoch_and_writes_no_status() {
+    let rig = Rig::start().await;
+    let journal = Failpoint::journal();
+    let first = rig.register_incarnation(&rig.watched(&journal).await).await.unwrap();
+    assert_eq!(first.process_epoch, 0);
+    let status = format!("svc.{}.{}.status", rig.at.endpoint, rig.at.instance);
+    assert!(!journal.landed().contains(&status) && journal.landed().contains(&rig.spec_key()));
+    assert_eq!(rig.gate().await["registrationRevision"].as_u64(), Some(first.registration_revision.0));
+    for epoch in 1..=2 {
+        let next = rig.register_incarnation(&rig.registry().await).await.unwrap();
+        assert_eq!(next.process_epoch, epoch, "each start is one on, and fences its predecessor");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_incarnation_that_a_later_start_overtakes_before_it_looks_back_is_a_conflict() {
+    let journal = Failpoint::journal();
+    let rig = Rig::start().await;
+    rig.register_incarnation(&rig.watched(&journal).await).await.unwrap();
+    let rig = Rig::start().await;
+    // Held after its last write: the gate stands where it left it, and it has not looked back yet.
+    let failpoint = Failpoint::stop_after(journal.landed().len());
+    let registry = rig.watched(&failpoint).await;
+    let earlier = rig.register_incarnation(&registry);
+    tokio::pin!(earlier);
+    tokio::select! {
+        done = earlier.as_mut() => panic!("{done:?}"),
+        () = failpoint.reached() => {}
+    }
+    let later = rig.register_incarnation(&rig.registry().await).await.unwrap();
+    assert_eq!(later.process_epoch, 1);
+    failpoint.release();
+    assert_eq!(code(earlier.await), EpCode::Conflict);
+    assert_eq!(rig.gate().await["processEpoch"], 1, "and the later one stands");
+}

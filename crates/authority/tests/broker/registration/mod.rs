@@ -15,7 +15,7 @@ use cotal_authority::{
         deregister_instance, gate, issue_sibling, mint_serve_credential,
         own::{plane_principal, publish},
         reconcile::Liveness,
-        reconcile_endpoint_gate, register_own_endpoint, register_service_instance,
+        reconcile_endpoint_gate, register_own_endpoint, register_own_incarnation, register_service_instance,
         serve::{ServeCredential, ServeGrant, ServeRequest, credential_id_of},
         status::{StatusWrite, write_status},
     },
@@ -129,6 +129,10 @@ impl Rig {
 
     async fn register_own(&self, registry: &Registry) -> Result<OwnRegistration, EpError> {
         register_own_endpoint(registry, &self.own(), &SystemEntropy, &Sweeper::thorough()).await
+    }
+
+    async fn register_incarnation(&self, registry: &Registry) -> Result<Registered, EpError> {
+        register_own_incarnation(registry, &self.own(), &SystemEntropy, &Sweeper::thorough()).await
     }
 
     fn spec(&self) -> ServiceSpec {
