@@ -161,6 +161,19 @@ async fn a_renewing_connection_outlives_its_credential_and_keeps_its_nkey_and_su
     assert_eq!(soon(subscription.next()).await.unwrap().payload, "still here");
 }
 
+#[tokio::test]
+async fn a_connection_that_ends_with_its_broker_outlives_its_credential_and_not_the_broker() {
+    let mut f = fixture().await;
+    let connector = f.connector.clone().with_renewing_ttl(3).ending_with_the_broker();
+    let connection = connector.open("cotal:a:main".into(), &everything, Lifetime::Renewing).await.unwrap();
+    wait_for(&connection, |state| matches!(state, ConnectionState::Connected(n) if n >= 2)).await;
+    assert!(connection.failure().is_none());
+    f.server.kill();
+    soon(connection.ended()).await;
+    assert!(connection.failure().unwrap().message.contains("did not take it back (attempts: 1)"));
+    wait_for(&connection, |state| state == ConnectionState::Closed).await;
+}
+
 /// The system's clock, some seconds behind.
 struct Behind(AtomicU64);
 

@@ -129,6 +129,14 @@ impl Seat {
         Process::spawn(&mut self.command("auth-service", server), &self.log("auth-service"))
     }
 
+    /// Starts a callout replica.
+    pub fn callout_replica(&self, server: &str) -> Result<Process> {
+        Process::spawn(
+            self.command("auth-service", server).arg("--callout-only"),
+            &self.log("callout-replica"),
+        )
+    }
+
     /// Starts an auth service and waits until it is ready.
     pub async fn ready_auth_service(&self, server: &str) -> Result<(Process, Discovery)> {
         let mut service = self.auth_service(server)?;

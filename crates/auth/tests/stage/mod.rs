@@ -1,11 +1,12 @@
 //! A space, its broker, its IdP, and a service in front of them.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use cotal_auth::{
-    AuthServiceArgs, AuthServiceInputs, AuthServiceRuntimeOptions, DaemonError, HostedContext,
-    run_auth_service_until,
+    AuthServiceArgs, AuthServiceInputs, AuthServiceRuntimeOptions, CalloutReplicaInputs, DaemonError,
+    HostedContext, run_auth_service_until,
 };
 use cotal_dev_idp::{DevIdp, DevIdpOptions};
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
@@ -134,21 +135,44 @@ impl Stage {
         self.inputs_of(self, coordinate)
     }
 
+    pub(crate) fn replica_inputs(&self) -> CalloutReplicaInputs {
+        self.replica_inputs_dialling(&self.server)
+    }
+
+    pub(crate) fn replica_inputs_dialling(&self, servers: &str) -> CalloutReplicaInputs {
+        CalloutReplicaInputs::new(
+            self.context(),
+            self.space.space.clone(),
+            servers,
+            self.injected(),
+            COORDINATE,
+            &self.space.state_dir,
+        )
+        .callout_log(Arc::new(|_| {}))
+    }
+
+    /// The assignment of this stage's own account.
+    pub(crate) fn context(&self) -> HostedContext {
+        HostedContext {
+            account_public_key: self.space.account.data_account().account,
+            lifecycle_uid: LifecycleUid::mint(&SystemEntropy),
+        }
+    }
+
+    pub(crate) fn injected(&self) -> Arc<dyn SecretStore> {
+        Arc::new(Injected(FsSecretStore::open(&self.space.root).unwrap()))
+    }
+
     fn inputs_of(&self, account: &Self, coordinate: &str) -> AuthServiceInputs {
         self.inputs_with(account, coordinate, &self.server)
     }
 
     fn inputs_with(&self, account: &Self, coordinate: &str, servers: &str) -> AuthServiceInputs {
-        let context = HostedContext {
-            account_public_key: account.space.account.data_account().account,
-            lifecycle_uid: LifecycleUid::mint(&SystemEntropy),
-        };
-        let store = Arc::new(Injected(FsSecretStore::open(&self.space.root).unwrap()));
         AuthServiceInputs::new(
-            context,
+            account.context(),
             self.space.space.clone(),
             servers,
-            store,
+            self.injected(),
             coordinate,
             &self.space.state_dir,
         )
@@ -173,10 +197,12 @@ fn grant(owner: &DerivedOwner, actor: &str, scope: &[&str], channels: &[&str]) -
 
 /// `act.credentialId` of a bearer.
 pub(crate) fn root_credential(bearer: &str) -> String {
-    let payload = bearer.split('.').nth(1).unwrap();
-    let bytes = base64_url(payload);
-    let claims: Value = serde_json::from_slice(&bytes).unwrap();
-    claims["act"]["credentialId"].as_str().unwrap().to_owned()
+    claims_of(bearer)["act"]["credentialId"].as_str().unwrap().to_owned()
+}
+
+/// What a JWT says.
+pub(crate) fn claims_of(token: &str) -> Value {
+    serde_json::from_slice(&base64_url(token.split('.').nth(1).unwrap())).unwrap()
 }
 
 fn base64_url(text: &str) -> Vec<u8> {
