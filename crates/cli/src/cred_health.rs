@@ -1,6 +1,9 @@
 //! How one credential on disk stands (contract 01 §3.4): what a plain look at its text, its signer and the clock says.
 
-use cotal_trust::mint::{Health, HealthState, SignedBy};
+use cotal_trust::{
+    bundle::{BrokerTrust, BundleError},
+    mint::{Health, HealthState, SignedBy},
+};
 use cotal_wire::{Account, Nkey, UnixSecs};
 
 /// How a credential stands, from good to bad.
@@ -76,14 +79,26 @@ pub fn look(text: Option<&str>, signer: &(Nkey<Account>, Nkey<Account>), now: Un
     CredHealth { state, exp, renew_at }
 }
 
+/// Looks at creds text of a user of the system account, which its own key or an added one has signed.
+pub fn look_at_system(
+    text: Option<&str>,
+    broker: &BrokerTrust,
+    now: UnixSecs,
+) -> Result<CredHealth, BundleError> {
+    let added = broker.system_signers()?;
+    let signed = text.and_then(SignedBy::of_creds).map(|signed| signed.issuer);
+    let signer = signed.filter(|issuer| added.contains(issuer)).unwrap_or_else(|| broker.sys.clone());
+    Ok(look(text, &(broker.sys.clone(), signer), now))
+}
+
 #[cfg(test)]
 mod tests {
     use cotal_trust::{
         bundle::{BrokerTrust, SpaceAccount},
-        mint::mint_provisioner,
+        mint::{CredentialKind, mint_provisioner, mint_system_user},
         system::SystemEntropy,
     };
-    use cotal_wire::Space;
+    use cotal_wire::{Space, grants::accounts::account_publisher};
 
     use super::*;
 
@@ -105,5 +120,31 @@ mod tests {
         assert_eq!(look(Some(&creds), &signer, now).state, CredState::Foreign);
         assert!(CredState::NearExpiry.holds() && CredState::NearExpiry.is_due());
         assert!(!CredState::Unbounded.is_due() && !CredState::Foreign.holds());
+    }
+
+    #[test]
+    fn a_user_of_the_system_account_holds_whichever_of_its_keys_has_signed_it_and_no_longer_than_that_key() {
+        let now = UnixSecs(1_700_000_000);
+        let made = BrokerTrust::create("main", &SystemEntropy, now);
+        let extended = made.add_system_signer(&SystemEntropy, now).unwrap();
+        let rotated = extended.rotate_system_account(&SystemEntropy, now).unwrap();
+        let mint = |broker: &BrokerTrust| {
+            let kind = CredentialKind::AccountPublisher;
+            mint_system_user(broker, kind, |_| account_publisher(), &SystemEntropy, now).unwrap().creds
+        };
+        let (first, second) = (mint(&made), mint(&extended));
+        let state =
+            |creds: &str, broker: &BrokerTrust| look_at_system(Some(creds), broker, now).unwrap().state;
+        assert_eq!(state(&first, &made), CredState::Healthy);
+        assert_eq!(
+            (state(&first, &extended), state(&second, &extended)),
+            (CredState::Healthy, CredState::Healthy)
+        );
+        assert_eq!(state(&second, &made), CredState::Foreign);
+        assert_eq!(
+            (state(&first, &rotated), state(&second, &rotated)),
+            (CredState::Foreign, CredState::Foreign)
+        );
+        assert_eq!(look_at_system(None, &made, now).unwrap().state, CredState::Missing);
     }
 }

@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::{
     cli::Output,
     context::{Context, DEFAULT_SPACE, space_flag},
-    cred_health::{CredHealth, CredState, look},
+    cred_health::{CredHealth, CredState, look, look_at_system},
     outcome::CliError,
     renewal::{self, Pass, Renewal, Which},
     space_broker,
@@ -148,7 +148,6 @@ async fn credentials(ctx: &Context, space: &Space) -> Result<Vec<Credential>, Cl
     let account = trust_files::load_account(&ctx.root, space)?.ok_or_else(|| unknown(space))?;
     let broker = trust_files::load_broker(&ctx.root)?.ok_or_else(|| unknown(space))?;
     let data = renewal::signer_of(&account.data_account());
-    let system = (broker.sys.clone(), broker.sys.clone());
     daemon_creds::adopt_legacy(&ctx.root, space)?;
     let watched = daemon_creds::read_membership(&ctx.root, space)?;
     let store = FsSecretStore::open(&ctx.root)?;
@@ -156,7 +155,7 @@ async fn credentials(ctx: &Context, space: &Space) -> Result<Vec<Credential>, Cl
     for cred in DaemonCred::ALL {
         let seen = if cred.of_system_account() {
             let text = file::read_text(&cred.path(&ctx.root, space))?;
-            look(text.as_deref().map(String::as_str), &system, now)
+            look_at_system(text.as_deref().map(String::as_str), &broker, now)?
         } else {
             let text = store.get(&cred.key(space)).await?;
             look(text.as_deref().map(String::as_str), &data, now)

@@ -12,6 +12,10 @@ use crate::{broker_lock, context::Context, daemon::Daemon};
 const BROKER_CONFIG: &str = "nats-server.conf";
 /// Directory of the broker's JetStream store under `.cotal/`.
 const BROKER_STORE: &str = "jetstream";
+/// Directory of the broker's accounts under `.cotal/`.
+const BROKER_ACCOUNTS: &str = "nats-accounts";
+/// Creds of the account publisher under `.cotal/auth/`.
+const ACCOUNT_PUBLISHER: &str = "broker-accounts.creds";
 
 /// Where a development IdP listens.
 const DEV_IDP_ORIGIN: &str = "http://127.0.0.1:";
@@ -26,6 +30,16 @@ pub fn broker_config_path(root: &Root) -> PathBuf {
 /// `<root>/.cotal/jetstream`.
 pub fn broker_store_dir(root: &Root) -> PathBuf {
     root.cotal_dir().join(BROKER_STORE)
+}
+
+/// `<root>/.cotal/nats-accounts`: the accounts that the broker knows.
+pub fn broker_accounts_dir(root: &Root) -> PathBuf {
+    root.cotal_dir().join(BROKER_ACCOUNTS)
+}
+
+/// `<root>/.cotal/auth/broker-accounts.creds`: by which a running broker is told of an account.
+pub fn account_publisher_path(root: &Root) -> PathBuf {
+    root.auth_dir().join(ACCOUNT_PUBLISHER)
 }
 
 /// The port of a rendered broker configuration: its first `port`, before any block.

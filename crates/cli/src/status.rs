@@ -11,6 +11,7 @@ use cotal_workspace::{
     material::{Discovery, load_idp_pin, load_owner_secret},
     registry::MeshRegistry,
     secret_store::FsSecretStore,
+    trust_files,
 };
 use serde::Serialize;
 
@@ -58,6 +59,8 @@ struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     login_hint: Option<String>,
     grant: Option<Grant>,
+    /// The other spaces of the root.
+    other_spaces: Vec<Other>,
     /// What could not be seen, a sentence each.
     problems: Vec<String>,
 }
@@ -89,6 +92,14 @@ struct Delivery {
     ready: bool,
     /// Who holds the lease, and since when in milliseconds; `null` when nobody does or it cannot be read.
     lease: Option<Lease>,
+}
+
+/// Another space of the root.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Other {
+    space: String,
+    auth_service: Process,
 }
 
 #[derive(Debug, Serialize)]
@@ -171,8 +182,26 @@ async fn look(ctx: &Context, space: &Space) -> Result<Status, CliError> {
         }),
         login_hint,
         grant,
+        other_spaces: look_at_others(ctx, space, &mut problems).await?,
         problems,
     })
+}
+
+async fn look_at_others(
+    ctx: &Context,
+    space: &Space,
+    problems: &mut Vec<String>,
+) -> Result<Vec<Other>, CliError> {
+    if !file::is_real_dir(&ctx.root.auth_dir())? {
+        return Ok(Vec::new());
+    }
+    let mut others = Vec::new();
+    for other in trust_files::inventory(&ctx.root)?.into_iter().filter(|other| other != space) {
+        let state_dir = ctx.root.user_auth_state_dir(&other)?;
+        let auth_service = look_at_service(ctx, &other, &state_dir, problems).await;
+        others.push(Other { space: other.to_string(), auth_service });
+    }
+    Ok(others)
 }
 
 /// A daemon by its pid file. What cannot be known is said, never shown as stopped.
@@ -324,6 +353,9 @@ fn text(status: &Status) -> String {
             line("grant", format!("none: run `cotal actor grant {actor} --sub {sub} {NARROW}`"));
         }
         None => {}
+    }
+    for Other { space, auth_service } in &status.other_spaces {
+        line("also here", format!("{}: {}", printable(space), shown(auth_service)));
     }
     for problem in &status.problems {
         line("problem", problem.clone());

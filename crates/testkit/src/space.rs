@@ -10,7 +10,7 @@ use cotal_trust::{
 };
 use cotal_wire::{Clock, InfraRole, Space, grants::infra};
 use cotal_workspace::{
-    broker_config::{self, BrokerConfig, BrokerPolicy},
+    broker_config::{self, AccountResolver, BrokerConfig, BrokerPolicy},
     material::{self, UserAuthMaterial},
     root::Root,
     secret_store::FsSecretStore,
@@ -103,6 +103,7 @@ impl TestSpace {
                 max_file_store,
                 tls: None,
                 websocket: None,
+                resolver: AccountResolver::Memory,
                 policy,
                 trust: &trust,
                 spaces: std::slice::from_ref(&account),

@@ -108,9 +108,14 @@ impl Stage {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// What a space that is up left on disk.
+    /// What the space that is up left on disk.
     pub async fn space(&self) -> Result<RunningSpace> {
-        let name = Space::parse(SPACE)?;
+        self.space_named(SPACE).await
+    }
+
+    /// What one of several spaces left on disk.
+    pub async fn space_named(&self, name: &str) -> Result<RunningSpace> {
+        let name = Space::parse(name)?;
         let state_dir = Root::at(self.root()).user_auth_state_dir(&name)?;
         let entry =
             MeshRegistry::new(Home::at(self.home())).get(&name)?.context("the space is not registered")?;
@@ -256,7 +261,10 @@ impl Drop for Stage {
     fn drop(&mut self) {
         if self.down_on_drop {
             // Best effort: the tests' own assertions have been made by now.
-            let _ = self.command(&["down"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+            for space in cotal_workspace::trust_files::inventory(&Root::at(self.root())).unwrap_or_default() {
+                let mut down = self.command(&["down", "--space", space.as_str()]);
+                let _ = down.stdout(Stdio::null()).stderr(Stdio::null()).status();
+            }
         }
     }
 }

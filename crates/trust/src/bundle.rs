@@ -176,6 +176,41 @@ impl BrokerTrust {
         Ok(Self::with_fresh_system_account(name, self.operator.clone(), generation, entropy, now))
     }
 
+    /// The same system account with one more signing key: what signs the users of a space that joins a broker which
+    /// runs. Its key and every user that it has already stay good; the broker must be told the new JWT.
+    ///
+    /// Contract 01 §3.2 lets system-account users be minted beside the fresh account alone, and so could never give a
+    /// second space its own without ending the first one's connections. Here too the seed lives in the result alone.
+    pub fn add_system_signer(&self, entropy: &dyn Entropy, now: UnixSecs) -> Result<Self, BundleError> {
+        let mut signing_keys = self.system_signers()?;
+        let signer = Seed::<Account>::generate(entropy);
+        signing_keys.push(signer.public().clone());
+        let claims = AccountClaims {
+            name: SYS_NAME.to_owned(),
+            subject: self.sys.clone(),
+            signing_keys,
+            jetstream: false,
+            authorization: None,
+        };
+        Ok(Self {
+            sys_jwt: jwt::encode_account(&claims, &self.operator, now),
+            sys_signing_seed: Some(signer),
+            ..self.clone()
+        })
+    }
+
+    /// The signing keys of the system account; its own key, which signs too, is not among them.
+    pub fn system_signers(&self) -> Result<Vec<Nkey<Account>>, BundleError> {
+        let claims = verified(BROKER, "system account JWT", &self.sys_jwt)?;
+        let Some(keys) = claims.pointer("/nats/signing_keys") else { return Ok(Vec::new()) };
+        let keys = keys.as_array().map(|keys| {
+            keys.iter().map(|key| key.as_str().and_then(|key| Nkey::parse(key).ok())).collect::<Option<_>>()
+        });
+        keys.flatten().ok_or_else(|| {
+            broken(BROKER, "has a system account JWT with a signing key that is no account key")
+        })
+    }
+
     /// The persisted document `auth/broker.json` (JSON text, 2-space indent), without `sys.signingSeed`.
     pub fn to_document(&self) -> Zeroizing<String> {
         document::write(&BrokerDocument {

@@ -46,7 +46,7 @@ macro_rules! kinds {
         pub enum CredentialKind { $($name,)+ }
 
         impl CredentialKind {
-            /// Every kind, in the order of contract 01 §3.4.
+            /// Every kind: those of contract 01 §3.4 in its order, then the account publisher, which is this service's own.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
             /// The profile's label.
@@ -105,6 +105,7 @@ kinds! {
     EndpointEvictor "endpoint-evictor" OneShot Some(SHORT_ONE_SHOT_TTL_SECS);
     MembershipObserver "membership-observer" RotationRenewed Some(ROTATION_RENEWED_TTL_SECS);
     ConnectionEvictor "connection-evictor" RotationRenewed Some(ROTATION_RENEWED_TTL_SECS);
+    AccountPublisher "account-publisher" RotationRenewed Some(ROTATION_RENEWED_TTL_SECS);
 }
 
 impl fmt::Display for CredentialKind {
@@ -210,9 +211,10 @@ pub fn remint_static_user<E: fmt::Display>(
     sign(kind, signer, seed, holder, permissions, tags, lifetime.expiry(kind, now), now)
 }
 
-/// Mints a user of the system account: signed by the account key itself, without principal tags (contract 01 §3.2).
+/// Mints a user of the system account: signed by the account key itself, or by a signing key that was added to it,
+/// without principal tags (contract 01 §3.2).
 ///
-/// Possible only in the process that created or rotated the system account, which alone has its seed.
+/// Possible only in the process that created, rotated or extended the system account, which alone has the seed.
 pub fn mint_system_user(
     broker: &BrokerTrust,
     kind: CredentialKind,
@@ -426,7 +428,7 @@ mod tests {
         );
         assert_eq!(of(Some(60)), "probe run-operator run-admitter endpoint-evictor");
         assert_eq!(of(Some(2_592_000)), "membership-observer connection-evictor");
-        assert_eq!(CredentialKind::ALL.len(), 6 + 11 + 14 + 4 + 2);
+        assert_eq!(CredentialKind::ALL.len(), 6 + 11 + 14 + 4 + 2 + 1);
     }
 
     #[test]

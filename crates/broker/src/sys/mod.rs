@@ -34,6 +34,7 @@
 mod cluster;
 mod evictor;
 mod page;
+mod publisher;
 mod splice;
 
 use std::{
@@ -56,6 +57,7 @@ use splice::{Cut, Splice};
 
 pub use evictor::Evictor;
 pub use page::Seen;
+pub use publisher::AccountPublisher;
 
 /// No more answers are expected after this long without one.
 const QUIET: Duration = Duration::from_millis(250);

@@ -30,7 +30,7 @@ use cotal_wire::{
     Actor, Clock, CredentialId, DerivedOwner, InstanceId, LifecycleUid, Permissions, Rules, Space,
     UnixMillis, UnixSecs, User, View,
 };
-use cotal_workspace::broker_config::{self, BrokerConfig, BrokerPolicy};
+use cotal_workspace::broker_config::{self, AccountResolver, BrokerConfig, BrokerPolicy};
 use parking_lot::Mutex;
 
 /// What a broker tells every refused client.
@@ -444,6 +444,7 @@ impl Material {
                 max_file_store: None,
                 tls: None,
                 websocket: None,
+                resolver: AccountResolver::Memory,
                 policy: BrokerPolicy {
                     auth_timeout_secs: Some(auth_timeout_secs),
                     ..BrokerPolicy::default()

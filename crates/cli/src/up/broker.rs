@@ -1,23 +1,37 @@
 //! The broker of a root: its configuration, its process and what a space keeps in it.
 
-use std::{net::TcpListener, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    net::TcpListener,
+    path::{Path, PathBuf},
+};
 
 use cotal_broker::{
+    CredsConnector,
     connection::Connection,
     connector::{Connector, Lifetime},
     custody::Custody,
     provision::{AuthorityStores, look_at_authority_stores, provision_space},
+    sys::AccountPublisher,
 };
 use cotal_ledger::Ledger;
-use cotal_trust::bundle::BrokerTrust;
-use cotal_wire::{Space, grants::infra, names::InfraRole};
+use cotal_trust::{bundle::BrokerTrust, creds};
+use cotal_wire::{
+    Account, Nkey, Space,
+    grants::{accounts::PUBLISHER_INBOX, infra},
+    names::InfraRole,
+};
 use cotal_workspace::{
-    broker_config::{BrokerConfig, BrokerPolicy, DEFAULT_HOST, DEFAULT_PORT, render},
+    broker_config::{
+        AccountResolver, BrokerConfig, BrokerPolicy, DEFAULT_HOST, DEFAULT_PORT, Difference,
+        keeps_accounts_in_memory, render,
+    },
     file, trust_files,
 };
 
 use super::{
     Started,
+    daemon_creds::{self, BrokerState},
     trust::{Accounts, Trust},
 };
 use crate::{
@@ -32,6 +46,11 @@ use crate::{
 
 /// Lifetime of the one credential that provisions a space, in seconds (contract 01 §3.4).
 const PROVISIONER_TTL_SECS: u64 = 300;
+
+/// Connection name of the run that tells a broker of accounts.
+const PUBLISHER_LABEL: &str = "cotal:account-publisher";
+/// How the broker names the file of an account.
+const ACCOUNT_SUFFIX: &str = ".jwt";
 
 /// The broker, before this run has touched it.
 pub(super) struct Broker {
@@ -58,9 +77,13 @@ impl Broker {
         Ok(Self { daemon, running, config_path, config, port })
     }
 
-    /// Whether it was running when this run began.
-    pub(super) fn runs(&self) -> bool {
-        self.running.is_some()
+    /// Whether it was running when this run began, and can then be told of accounts.
+    pub(super) fn state(&self) -> BrokerState {
+        match (&self.running, self.config.as_deref()) {
+            (None, _) => BrokerState::Stopped,
+            (Some(_), Some(config)) if !keeps_accounts_in_memory(config) => BrokerState::TakesAccounts,
+            (Some(_), _) => BrokerState::Running,
+        }
     }
 
     /// Two brokers on one store tear it: one that this root does not know of is the operator's to stop.
@@ -71,21 +94,33 @@ impl Broker {
         broker_lock::refuse_unknown_broker(&ctx.root).await
     }
 
-    /// A running broker does not learn of a further space.
+    /// A running broker takes a further space only when it can be told of one; else nothing is begun.
     pub(super) fn refuse_new_space(&self, ctx: &Context, space: &Space) -> Result<(), CliError> {
         if self.running.is_none() || trust_files::load_account(&ctx.root, space)?.is_some() {
             return Ok(());
         }
+        let why = match (self.state(), trust_files::load_broker(&ctx.root)?) {
+            (BrokerState::TakesAccounts, Some(broker)) => {
+                let publisher = daemon_creds::publisher_state(ctx, &broker)?;
+                if publisher.holds() {
+                    return Ok(());
+                }
+                let path = space_daemons::account_publisher_path(&ctx.root);
+                format!("{} is {}", path.display(), publisher.as_str())
+            }
+            _ => "it was started with its accounts in memory".to_owned(),
+        };
         Err(CliError::failed(format!(
-            "the broker of {} runs without space {:?}: stop it with `cotal down --space <each of its spaces>`, then \
-             bring each of them up again",
+            "the broker of {} runs without space {:?} and cannot be told of it ({why}): stop it with `cotal down \
+             --space <each of its spaces>`, then bring each of them up again",
             ctx.root.path().display(),
             space.as_str()
         )))
     }
 
-    /// Writes the configuration and starts the process, or makes sure that the running one has this configuration.
-    /// Answers the broker's URL, and whether the process is a new one.
+    /// Writes the configuration and starts the process, or makes sure that the running one has this configuration:
+    /// accounts that it does not know yet it is told of, which ends no connection. The text is written last, so that
+    /// a run that is cut short leaves the telling to the next one. Answers the broker's URL, and whether the process is a new one.
     pub(super) async fn start(
         self,
         ctx: &Context,
@@ -102,6 +137,7 @@ impl Broker {
             max_file_store: None,
             tls: None,
             websocket: None,
+            resolver: self.resolver(ctx),
             policy,
             trust,
             spaces: &accounts.spaces,
@@ -109,23 +145,88 @@ impl Broker {
         })?;
         progress.step("waiting for the broker");
         let fresh = self.running.is_none();
-        let same = self.config.as_deref() == Some(text.as_str());
-        match self.running {
-            Some(_) if !same => {
-                return Err(CliError::failed(
-                    "the broker runs with another configuration: `cotal down`, then this command, changes it",
-                ));
+        let server = format!("nats://{DEFAULT_HOST}:{}", self.port);
+        if let Some(mut running) = self.running {
+            let known = self.config.as_deref().unwrap_or_default();
+            match Difference::between(known, &text) {
+                Difference::None => ready::broker(&mut running, DEFAULT_HOST, self.port).await?,
+                Difference::Accounts(told) => {
+                    ready::broker(&mut running, DEFAULT_HOST, self.port).await?;
+                    progress.step("telling the broker of the space");
+                    tell(ctx, &server, &told).await?;
+                    file::write_atomic(&self.config_path, text.as_bytes())?;
+                }
+                Difference::Settings => {
+                    return Err(CliError::failed(
+                        "the broker runs with another configuration: `cotal down`, then this command, changes it",
+                    ));
+                }
             }
-            Some(mut running) => ready::broker(&mut running, DEFAULT_HOST, self.port).await?,
-            None => {
-                file::ensure_private_dir(&space_daemons::broker_store_dir(&ctx.root))?;
-                file::write_atomic(&self.config_path, text.as_bytes())?;
-                refuse_taken_port(self.port)?;
-                ready::broker(started.start(&self.daemon, ctx)?, DEFAULT_HOST, self.port).await?;
+        } else {
+            file::ensure_private_dir(&space_daemons::broker_store_dir(&ctx.root))?;
+            lay_out(&space_daemons::broker_accounts_dir(&ctx.root), trust, accounts)?;
+            file::write_atomic(&self.config_path, text.as_bytes())?;
+            refuse_taken_port(self.port)?;
+            ready::broker(started.start(&self.daemon, ctx)?, DEFAULT_HOST, self.port).await?;
+        }
+        Ok((server, fresh))
+    }
+
+    /// Where the accounts are: in a directory, unless the broker runs and was started otherwise.
+    fn resolver(&self, ctx: &Context) -> AccountResolver {
+        match self.state() {
+            BrokerState::Running => AccountResolver::Memory,
+            BrokerState::Stopped | BrokerState::TakesAccounts => {
+                AccountResolver::Directory(space_daemons::broker_accounts_dir(&ctx.root))
             }
         }
-        Ok((format!("nats://{DEFAULT_HOST}:{}", self.port), fresh))
     }
+}
+
+/// Tells a running broker of accounts. What it has been told it keeps; the same again changes nothing.
+async fn tell(ctx: &Context, server: &str, accounts: &[(Nkey<Account>, String)]) -> Result<(), CliError> {
+    let path = space_daemons::account_publisher_path(&ctx.root);
+    let refused = |why: String| {
+        CliError::failed(format!(
+            "the broker could not be told of the space ({why}): run this command again, or `cotal down --space <each \
+             of its spaces>` and bring each of them up again"
+        ))
+    };
+    let text = file::read_text(&path)?.ok_or_else(|| refused(format!("{} is missing", path.display())))?;
+    let creds = creds::parse(&text).map_err(|e| refused(format!("{}: {e}", path.display())))?;
+    let publisher = CredsConnector::new(server, Custody::new())
+        .open_once(PUBLISHER_LABEL.to_owned(), &creds, Some(PUBLISHER_INBOX))
+        .await
+        .map(AccountPublisher::new)
+        .map_err(|e| refused(e.message))?;
+    for (account, jwt) in accounts {
+        publisher.publish(account, jwt).await.map_err(refused)?;
+    }
+    publisher.close().await;
+    Ok(())
+}
+
+/// Leaves exactly these accounts in the directory of a broker that is about to start: one that was rotated away would
+/// otherwise be known for good.
+fn lay_out(dir: &Path, trust: &BrokerTrust, accounts: &Accounts) -> Result<(), CliError> {
+    file::ensure_private_dir(dir)?;
+    let spaces = accounts.spaces.iter().map(|space| (space.account.public(), &space.jwt));
+    let callouts = accounts.callouts.iter().map(|(account, jwt)| (account, jwt));
+    let known: BTreeMap<String, &String> = spaces
+        .chain([(&trust.sys, &trust.sys_jwt)])
+        .chain(callouts)
+        .map(|(account, jwt)| (format!("{account}{ACCOUNT_SUFFIX}"), jwt))
+        .collect();
+    for entry in std::fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        if !name.to_str().is_some_and(|name| known.contains_key(name)) {
+            file::remove_if_present(&dir.join(name))?;
+        }
+    }
+    for (name, jwt) in known {
+        file::write_atomic(&dir.join(name), jwt.as_bytes())?;
+    }
+    Ok(())
 }
 
 /// The port of this run: `None` takes a free one. A running broker keeps its port.

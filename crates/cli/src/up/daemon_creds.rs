@@ -1,14 +1,18 @@
 //! The delivery daemon's credentials: what `up` makes, renews and leaves alone (contract 01 §3.4 and §9.1, 08 §7.4).
 //!
 //! The two of the data account are signed here whenever one is missing or due. The two of the system account can only
-//! be signed beside the fresh seed of that account, which is never stored: a rotation makes both anew, for every space
-//! of the root, and the broker must start with it. So a broker that runs is never rotated under.
+//! be signed beside a fresh seed of that account, which is never stored: a rotation makes both anew, for every space of
+//! the root, and the broker must start with it. So a broker that runs is never rotated under. A space that joins it gets
+//! its two from a signing key that is added to the account, whose new JWT the broker is then told.
 
 use cotal_trust::{
     bundle::{BrokerTrust, SpaceAccount},
     mint::{CredentialKind, mint_system_user},
 };
-use cotal_wire::{Space, grants::delivery};
+use cotal_wire::{
+    Space,
+    grants::{accounts, delivery},
+};
 use cotal_workspace::{
     daemon_creds::{self, DaemonCred},
     file,
@@ -19,7 +23,7 @@ use cotal_workspace::{
 use super::trust::Trust;
 use crate::{
     context::Context,
-    cred_health::{CredState, look},
+    cred_health::{CredState, look, look_at_system},
     outcome::CliError,
     progress::Progress,
     renewal, space_daemons,
@@ -36,8 +40,23 @@ enum System {
     Mint,
     /// A fresh account, and fresh credentials for every space.
     Rotate,
+    /// A further signing key, and with it fresh ones for this space alone: it joins a running broker.
+    Join,
+    /// A further signing key, and with it what tells the broker of spaces that join it once it runs.
+    Equip,
     /// They are needed, and a running broker stands in the way.
     Refuse,
+}
+
+/// What the broker is at, and whether it can be told of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BrokerState {
+    /// It does not run.
+    Stopped,
+    /// It runs, and keeps its accounts in memory.
+    Running,
+    /// It runs, and takes accounts from who may publish them.
+    TakesAccounts,
 }
 
 /// Makes, rotates or keeps the system account's two users of this space. Before the broker's configuration is rendered.
@@ -45,21 +64,34 @@ pub(super) async fn settle_system(
     ctx: &Context,
     space: &Space,
     trust: &mut Trust,
-    broker_runs: bool,
+    broker: BrokerState,
     rotate: bool,
     progress: &Progress<'_>,
 ) -> Result<(), CliError> {
     daemon_creds::adopt_legacy(&ctx.root, space)?;
     let worst = worst_of_system(ctx, space, trust)?;
     let fresh = trust.broker.sys_signing_seed.is_some();
-    match decide(worst, fresh, broker_runs, rotate) {
+    let publisher = publisher_state(ctx, &trust.broker)?;
+    match decide(worst, publisher, fresh, broker, rotate) {
         System::Keep => {}
         System::Warn => progress.note(&format!(
             "the system account's credentials of space {:?} are near their expiry: `cotal down`, then `cotal up \
              --user-auth`, renews them",
             space.as_str()
         )),
-        System::Mint => mint_system(ctx, &trust.broker, &trust.account)?,
+        System::Mint => {
+            mint_system(ctx, &trust.broker, &trust.account)?;
+            mint_publisher(ctx, &trust.broker)?;
+        }
+        System::Join => {
+            progress.step("signing the credentials of a space that joins");
+            add_signer(ctx, trust)?;
+            mint_system(ctx, &trust.broker, &trust.account)?;
+        }
+        System::Equip => {
+            add_signer(ctx, trust)?;
+            mint_publisher(ctx, &trust.broker)?;
+        }
         System::Rotate => {
             progress.step("rotating the system account");
             rotate_system(ctx, trust).await?;
@@ -113,11 +145,10 @@ pub(super) async fn settle_data(
 }
 
 fn worst_of_system(ctx: &Context, space: &Space, trust: &Trust) -> Result<CredState, CliError> {
-    let signer = (trust.broker.sys.clone(), trust.broker.sys.clone());
     let mut worst = CredState::Healthy;
     for cred in DaemonCred::ALL.into_iter().filter(|cred| cred.of_system_account()) {
         let text = file::read_text(&cred.path(&ctx.root, space))?;
-        let seen = look(text.as_deref().map(String::as_str), &signer, ctx.clock.now_secs());
+        let seen = look_at_system(text.as_deref().map(String::as_str), &trust.broker, ctx.clock.now_secs())?;
         worst = worst.max(seen.state);
     }
     // The observer watches one account: another one's is no credential of this space.
@@ -128,14 +159,31 @@ fn worst_of_system(ctx: &Context, space: &Space, trust: &Trust) -> Result<CredSt
     Ok(worst)
 }
 
-fn decide(worst: CredState, fresh: bool, broker_runs: bool, rotate: bool) -> System {
-    match (fresh, worst.is_due() || rotate, broker_runs) {
+fn decide(worst: CredState, publisher: CredState, fresh: bool, broker: BrokerState, rotate: bool) -> System {
+    let joins = broker == BrokerState::TakesAccounts && publisher.holds();
+    match (fresh, worst.is_due() || rotate, broker == BrokerState::Stopped) {
         (true, ..) => System::Mint,
+        (false, false, true) if publisher.is_due() => System::Equip,
         (false, false, _) => System::Keep,
-        (false, true, false) => System::Rotate,
-        (false, true, true) if worst == CredState::NearExpiry && !rotate => System::Warn,
-        (false, true, true) => System::Refuse,
+        (false, true, true) => System::Rotate,
+        (false, true, false) if worst == CredState::NearExpiry && !rotate => System::Warn,
+        (false, true, false) if worst == CredState::Missing && joins && !rotate => System::Join,
+        (false, true, false) => System::Refuse,
     }
+}
+
+/// How the credential stands that tells a running broker of accounts.
+pub(super) fn publisher_state(ctx: &Context, broker: &BrokerTrust) -> Result<CredState, CliError> {
+    let text = file::read_text(&space_daemons::account_publisher_path(&ctx.root))?;
+    Ok(look_at_system(text.as_deref().map(String::as_str), broker, ctx.clock.now_secs())?.state)
+}
+
+/// The record first, as below: a key that no record names signs nothing that holds.
+fn add_signer(ctx: &Context, trust: &mut Trust) -> Result<(), CliError> {
+    let next = trust.broker.add_system_signer(&*ctx.entropy, ctx.clock.now_secs())?;
+    trust_files::save_broker(&ctx.root, &next)?;
+    trust.broker = next;
+    Ok(())
 }
 
 /// The record first: a run that is cut short leaves credentials of the account before, and the next run rotates again.
@@ -151,6 +199,13 @@ async fn rotate_system(ctx: &Context, trust: &mut Trust) -> Result<(), CliError>
         mint_system(ctx, &trust.broker, &account)?;
         daemon_creds::write_membership(&ctx.root, &space, account.account.public())?;
     }
+    mint_publisher(ctx, &trust.broker)
+}
+
+fn mint_publisher(ctx: &Context, broker: &BrokerTrust) -> Result<(), CliError> {
+    let (kind, now) = (CredentialKind::AccountPublisher, ctx.clock.now_secs());
+    let minted = mint_system_user(broker, kind, |_| accounts::account_publisher(), &*ctx.entropy, now)?;
+    file::write_atomic(&space_daemons::account_publisher_path(&ctx.root), minted.creds.as_bytes())?;
     Ok(())
 }
 
@@ -198,7 +253,35 @@ mod tests {
             (Unreadable, false, false, false, System::Rotate),
             (Foreign, false, false, false, System::Rotate),
         ] {
-            assert_eq!(decide(worst, fresh, runs, asked), what, "{worst:?} {fresh} {runs} {asked}");
+            let broker = if runs { BrokerState::Running } else { BrokerState::Stopped };
+            assert_eq!(
+                decide(worst, Healthy, fresh, broker, asked),
+                what,
+                "{worst:?} {fresh} {runs} {asked}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_space_without_credentials_joins_a_running_broker_that_can_be_told_of_it() {
+        use BrokerState::{Running, Stopped, TakesAccounts};
+        use CredState::{Expired, Foreign, Healthy, Missing, NearExpiry};
+        for (worst, publisher, broker, asked, what) in [
+            (Missing, Healthy, TakesAccounts, false, System::Join),
+            (Missing, NearExpiry, TakesAccounts, false, System::Join),
+            (Missing, Healthy, TakesAccounts, true, System::Refuse),
+            (Missing, Expired, TakesAccounts, false, System::Refuse),
+            (Missing, Healthy, Running, false, System::Refuse),
+            (Foreign, Healthy, TakesAccounts, false, System::Refuse),
+            (Expired, Healthy, TakesAccounts, false, System::Refuse),
+            (NearExpiry, Healthy, TakesAccounts, false, System::Warn),
+            (Healthy, Missing, TakesAccounts, false, System::Keep),
+            (Healthy, Missing, Stopped, false, System::Equip),
+            (Healthy, NearExpiry, Stopped, false, System::Equip),
+            (Missing, Healthy, Stopped, false, System::Rotate),
+        ] {
+            let decided = decide(worst, publisher, false, broker, asked);
+            assert_eq!(decided, what, "{worst:?} {publisher:?} {broker:?} {asked}");
         }
     }
 }

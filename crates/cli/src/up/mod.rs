@@ -268,7 +268,7 @@ async fn bring_up(
         auth_timeout_secs: plan.auth_timeout.or(kept.auth_timeout_secs),
         max_connections: plan.max_connections.or(kept.max_connections).filter(|most| *most != 0),
     };
-    daemon_creds::settle_system(ctx, space, &mut trust, broker.runs(), plan.rotate_sys, progress).await?;
+    daemon_creds::settle_system(ctx, space, &mut trust, broker.state(), plan.rotate_sys, progress).await?;
     daemon_creds::settle_data(ctx, space, &trust.account, progress).await?;
     let accounts = trust::accounts(ctx, &trust).await?;
     let (server, fresh) = broker.start(ctx, &trust.broker, &accounts, policy, started, progress).await?;

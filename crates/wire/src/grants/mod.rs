@@ -4,6 +4,7 @@
 //! denies everything else. Profiles of people and agents are built by [`permissions`] from a [`Profile`] that carries
 //! its pins; connections that the service opens for itself are built by [`infra`].
 
+pub mod accounts;
 mod agent;
 pub mod barriers;
 pub mod delivery;
