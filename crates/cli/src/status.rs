@@ -314,21 +314,22 @@ fn grant(state_dir: &Path, owner: &DerivedOwner) -> Result<Grant, CliError> {
 fn text(status: &Status) -> String {
     let mut lines = vec![format!("space {} in {}", status.space, status.root)];
     let mut line = |what: &str, value: String| lines.push(format!("  {what:<14} {value}"));
-    line("broker", shown(&status.broker));
-    line("delivery", shown_delivery(&status.delivery));
-    line("auth service", shown(&status.auth_service));
+    let up = up_command(&status.space);
+    line("broker", shown(&status.broker, &up));
+    line("delivery", shown_delivery(&status.delivery, &up));
+    line("auth service", shown(&status.auth_service, &up));
     if let Some(public) = &status.auth_service.public_url {
         line("public face", public.clone());
     }
     if let Some(dev_idp) = &status.dev_idp {
-        line("dev IdP", format!("{}, not for production", shown(dev_idp)));
+        line("dev IdP", format!("{}, not for production", shown(dev_idp, &up)));
     }
     line(
         "IdP",
         status
             .idp
             .as_ref()
-            .map_or("none pinned: run `cotal up --user-auth --idp <url>`".into(), |idp| idp.url.clone()),
+            .map_or_else(|| format!("none pinned: run `{up} --idp <url>`"), |idp| idp.url.clone()),
     );
     if let Some(login) = &status.login {
         line("login", login.sub.clone().unwrap_or_else(|| "a subject that the session does not name".into()));
@@ -355,7 +356,7 @@ fn text(status: &Status) -> String {
         None => {}
     }
     for Other { space, auth_service } in &status.other_spaces {
-        line("also here", format!("{}: {}", printable(space), shown(auth_service)));
+        line("also here", format!("{}: {}", printable(space), shown(auth_service, &up_command(space))));
     }
     for problem in &status.problems {
         line("problem", problem.clone());
@@ -363,14 +364,24 @@ fn text(status: &Status) -> String {
     lines.join("\n")
 }
 
-fn shown_delivery(delivery: &Delivery) -> String {
+/// What brings a space up again.
+fn up_command(space: &str) -> String {
+    if space == DEFAULT_SPACE {
+        "cotal up --user-auth".to_owned()
+    } else {
+        format!("cotal up --user-auth --space {}", cotal_ledger::shell_quote(space))
+    }
+}
+
+fn shown_delivery(delivery: &Delivery, up: &str) -> String {
+    let down = format!("down: run `{up}`");
     let state = match (delivery.running, delivery.ready) {
         (Some(true), true) => "up",
         (Some(true), false) => "running, but not ready",
         (Some(false), true) => {
             "not running here, but its lease says ready: another machine's, or one that was killed"
         }
-        (Some(false), false) => "down: run `cotal up --user-auth`",
+        (Some(false), false) => &down,
         (None, _) => "unknown",
     };
     let pid = delivery.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
@@ -379,12 +390,13 @@ fn shown_delivery(delivery: &Delivery) -> String {
     format!("{state}{pid}{lease}")
 }
 
-fn shown(process: &Process) -> String {
+fn shown(process: &Process, up: &str) -> String {
+    let down = format!("down: run `{up}`");
     let state = match (process.running, process.answers) {
         (Some(true), true) => "up",
         (Some(true), false) => "running, but does not answer",
         (Some(false), true) => "not ours, but something answers there",
-        (Some(false), false) => "down: run `cotal up --user-auth`",
+        (Some(false), false) => &down,
         (None, _) => "unknown",
     };
     let at = process.url.as_deref().filter(|_| process.running == Some(true));
@@ -399,11 +411,13 @@ mod tests {
     #[test]
     fn what_is_unknown_is_never_shown_as_down() {
         let process = |running, answers| Process { running, answers, ..Process::default() };
-        assert_eq!(shown(&process(None, false)), "unknown");
-        assert!(shown(&process(Some(false), false)).starts_with("down"));
-        assert!(shown(&process(Some(true), false)).contains("does not answer"));
-        assert_eq!(shown(&process(Some(true), true)), "up");
-        let delivery = |running, ready| shown_delivery(&Delivery { running, pid: None, ready, lease: None });
+        assert_eq!(shown(&process(None, false), "up"), "unknown");
+        assert!(shown(&process(Some(false), false), "x").starts_with("down: run `x`"));
+        assert!(shown(&process(Some(true), false), "up").contains("does not answer"));
+        assert_eq!(shown(&process(Some(true), true), "up"), "up");
+        let delivery =
+            |running, ready| shown_delivery(&Delivery { running, pid: None, ready, lease: None }, "up");
+        assert_eq!(up_command("two"), "cotal up --user-auth --space 'two'");
         assert_eq!((delivery(None, true).as_str(), delivery(Some(true), true).as_str()), ("unknown", "up"));
         assert!(delivery(Some(false), true).contains("one that was killed"));
         assert!(delivery(Some(true), false).contains("not ready"));

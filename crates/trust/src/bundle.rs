@@ -490,6 +490,24 @@ mod tests {
     }
 
     #[test]
+    fn a_signer_that_is_added_to_the_system_account_leaves_the_account_and_the_earlier_ones_and_is_not_stored()
+     {
+        let made = broker();
+        assert_eq!(made.system_signers().unwrap(), []);
+        let one = made.add_system_signer(&SystemEntropy, NOW.plus(1)).unwrap();
+        let two = one.add_system_signer(&SystemEntropy, NOW.plus(2)).unwrap();
+        let key = |broker: &BrokerTrust| broker.sys_signing_seed.as_ref().unwrap().public().clone();
+        assert_eq!(two.system_signers().unwrap(), [key(&one), key(&two)]);
+        assert_eq!((&two.sys, &two.operator_jwt, two.generation), (&made.sys, &made.operator_jwt, 0));
+        let text = two.to_document();
+        assert!(!text.contains(&**two.sys_signing_seed.as_ref().unwrap().expose()));
+        let back = BrokerTrust::from_document(&text).unwrap();
+        assert_eq!(back.system_signers().unwrap(), two.system_signers().unwrap());
+        let rotated = two.rotate_system_account(&SystemEntropy, NOW.plus(3)).unwrap();
+        assert_eq!(rotated.system_signers().unwrap(), []);
+    }
+
+    #[test]
     fn rotating_the_system_account_is_the_direct_successor_under_the_same_operator() {
         let old = broker();
         let new = old.rotate_system_account(&SystemEntropy, NOW.plus(9)).unwrap();

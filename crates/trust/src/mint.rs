@@ -427,7 +427,8 @@ mod tests {
              transfer-writer"
         );
         assert_eq!(of(Some(60)), "probe run-operator run-admitter endpoint-evictor");
-        assert_eq!(of(Some(2_592_000)), "membership-observer connection-evictor");
+        // The last one is this service's own.
+        assert_eq!(of(Some(2_592_000)), "membership-observer connection-evictor account-publisher");
         assert_eq!(CredentialKind::ALL.len(), 6 + 11 + 14 + 4 + 2 + 1);
     }
 
