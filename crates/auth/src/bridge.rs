@@ -147,14 +147,20 @@ pub struct BridgedBearer {
 impl IdpBridge {
     /// A bridge, or what is wrong with its parts.
     pub fn new(parts: IdpBridgeParts) -> Result<Self, BridgeConfigError> {
-        if parts.pin.issuer.is_empty() {
-            return Err(BridgeConfigError::EmptyIssuer);
-        }
-        if parts.pin.audience.is_empty() {
-            return Err(BridgeConfigError::EmptyAudience);
-        }
+        Self::check_pin(&parts.pin)?;
         let IdpBridgeParts { space, pin, keys, owner_secret, issuer, hooks, sessions, clock } = parts;
         Ok(Self { space, pin, keys, owner_secret, issuer, hooks, sessions, clock })
+    }
+
+    /// Whether a bridge can be built over this pin.
+    pub(crate) fn check_pin(pin: &IdpPin) -> Result<(), BridgeConfigError> {
+        if pin.issuer.is_empty() {
+            return Err(BridgeConfigError::EmptyIssuer);
+        }
+        if pin.audience.is_empty() {
+            return Err(BridgeConfigError::EmptyAudience);
+        }
+        Ok(())
     }
 
     /// Actor grammar, IdP token, owner, grant; in this order.
@@ -239,7 +245,7 @@ impl EntitledActor<'_> {
 
 /// The view of this name, when the exchange mints it and the grant covers it. A missing capability prints the grant
 /// command that would add it.
-fn entitled_view(name: &str, grant: &AuthorizedGrant) -> Result<View, BridgeRefusal> {
+pub(crate) fn entitled_view(name: &str, grant: &AuthorizedGrant) -> Result<View, BridgeRefusal> {
     // `service-endpoint` is a view of the enum, but only the service authority route issues it.
     let view = View::from_name(name)
         .filter(|view| *view != View::ServiceEndpoint)

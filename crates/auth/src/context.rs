@@ -250,7 +250,9 @@ async fn open(
         Arc::clone(&inputs.clock),
         Arc::clone(&inputs.entropy),
     );
-    prove_reachable(&inputs, &connector, &material.callout).await?;
+    prove_reachable(&inputs.space, &connector, &material.callout)
+        .await
+        .map_err(|source| StartError::Broker { servers: inputs.servers.to_string(), source })?;
     let plane = Plane::open(PlaneInputs {
         connector: connector.clone(),
         clock: Arc::clone(&inputs.clock),
@@ -367,17 +369,13 @@ async fn plane_identity(inputs: &ContextInputs) -> Result<PlaneIdentity, StartEr
 }
 
 /// Step 4: the broker answers, and knows the callout user.
-async fn prove_reachable(
-    inputs: &ContextInputs,
+pub(crate) async fn prove_reachable(
+    space: &Space,
     connector: &Connector,
     callout: &CalloutAuth,
-) -> Result<(), StartError> {
-    let refuse = |source| StartError::Broker { servers: inputs.servers.to_string(), source };
-    let probe = connector
-        .open_creds(format!("cotal:auth-probe:{}", inputs.space), &callout.callout_creds)
-        .await
-        .map_err(refuse)?;
-    probe.close().await.map_err(refuse)
+) -> Result<(), EpError> {
+    let probe = connector.open_creds(format!("cotal:auth-probe:{space}"), &callout.callout_creds).await?;
+    probe.close().await
 }
 
 /// Step 7, first half: what both faces answer from.

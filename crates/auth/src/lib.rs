@@ -12,6 +12,7 @@ mod capability;
 mod composition;
 mod context;
 mod daemon;
+pub mod explain;
 mod handle;
 #[allow(dead_code, reason = "the loop that opens lanes comes next")]
 mod host;

@@ -6,7 +6,7 @@
 use cotal_broker::kv::WriteOutcome;
 use cotal_wire::{
     Entropy, EpCode, EpError, LifecycleUid, OpId, Principal, Revision, names,
-    rows::{AgentGate, GateState, HeadState, LifecycleHead, OpKind},
+    rows::{AgentGate, GateState, HeadState, LifecycleHead, OpKind, UidReservation},
 };
 use serde_json::json;
 
@@ -35,7 +35,7 @@ struct Observed {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum HeadSeen {
+pub(crate) enum HeadSeen {
     /// The alias was never used.
     Virgin,
     /// A predecessor was retired; it is replaced at this revision.
@@ -45,7 +45,7 @@ enum HeadSeen {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum GateSeen {
+pub(crate) enum GateSeen {
     /// Not looked at, or moved under us.
     Unread,
     Absent,
@@ -84,7 +84,7 @@ fn activation_step(observed: &Observed) -> Step {
 }
 
 /// What the alias head lets an activation at `uid` do.
-fn see_head(head: Option<&HeadAt>, uid: &LifecycleUid) -> Result<HeadSeen, EpError> {
+pub(crate) fn see_head(head: Option<&HeadAt>, uid: &LifecycleUid) -> Result<HeadSeen, EpError> {
     let Some(HeadAt { head, revision }) = head else { return Ok(HeadSeen::Virgin) };
     match head.state() {
         HeadState::Active if head.lifecycle_uid() == uid => Ok(HeadSeen::Ours),
@@ -95,7 +95,7 @@ fn see_head(head: Option<&HeadAt>, uid: &LifecycleUid) -> Result<HeadSeen, EpErr
 }
 
 /// What the gate lets an activation do.
-fn see_gate(gate: Option<GateAt>) -> Result<GateSeen, EpError> {
+pub(crate) fn see_gate(gate: Option<GateAt>) -> Result<GateSeen, EpError> {
     let Some(at) = gate else { return Ok(GateSeen::Absent) };
     match at.gate.state() {
         GateState::Open => Ok(GateSeen::Open),
@@ -112,6 +112,36 @@ fn see_gate(gate: Option<GateAt>) -> Result<GateSeen, EpError> {
             Err(at.gate.state().blocks(EpError::permission_denied(refusal)))
         }
     }
+}
+
+/// What the reservation, and the gate beside the head, let an activation do: its rules, without its writes.
+pub(crate) fn see_reservation(
+    head: HeadSeen,
+    reservation: Option<&UidReservation>,
+    principal: &Principal,
+) -> Result<(), EpError> {
+    match reservation {
+        Some(row) if !row.is_for(principal) => Err(reserved_for_another()),
+        None if head == HeadSeen::Ours => Err(never_reserved()),
+        _ => Ok(()),
+    }
+}
+
+/// A gate is opened last: an open one belongs to an alias that is active there.
+pub(crate) fn see_both(head: HeadSeen, gate: &GateSeen) -> Result<(), EpError> {
+    if head != HeadSeen::Ours && *gate == GateSeen::Open { Err(open_elsewhere()) } else { Ok(()) }
+}
+
+fn never_reserved() -> EpError {
+    EpError::failed_precondition("activation: the head names a uid that was never reserved")
+}
+
+fn reserved_for_another() -> EpError {
+    EpError::permission_denied("activation: this lifecycle uid was reserved for another principal")
+}
+
+fn open_elsewhere() -> EpError {
+    EpError::failed_precondition("activation: the gate of this uid is open but the alias is not active there")
 }
 
 fn alias_is_active() -> EpError {
@@ -152,9 +182,7 @@ pub async fn activate_at_uid(
             }
             Step::ReadReservation => {
                 let found = gate::read_reservation(stores, uid).await?;
-                let (_, reserved) = found.ok_or_else(|| {
-                    EpError::failed_precondition("activation: the head names a uid that was never reserved")
-                })?;
+                let (_, reserved) = found.ok_or_else(never_reserved)?;
                 observed.reserved = Some(reserved);
             }
             Step::ReadGate => {
@@ -202,9 +230,7 @@ pub async fn activate_at_uid(
                 if now.is_some_and(|now| now.head.is_active_at(uid)) {
                     return Ok(());
                 }
-                return Err(EpError::failed_precondition(
-                    "activation: the gate of this uid is open but the alias is not active there",
-                ));
+                return Err(open_elsewhere());
             }
             Step::Done => return Ok(()),
         }
@@ -381,9 +407,7 @@ async fn adopt_reservation(
 ) -> Result<Reserved, EpError> {
     match gate::read_reservation(stores, uid).await? {
         Some((row, reserved)) if row.is_for(principal) => Ok(reserved),
-        _ => Err(EpError::permission_denied(
-            "activation: this lifecycle uid was reserved for another principal",
-        )),
+        _ => Err(reserved_for_another()),
     }
 }
 

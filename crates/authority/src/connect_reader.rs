@@ -29,7 +29,9 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::{credential::read_row, fence::Fence, head::read_head, stores::AuthorityStores};
+use crate::{
+    credential::read_row, fence::Fence, foresight::Foresight, head::read_head, stores::AuthorityStores,
+};
 
 /// First pause before a proof that got no answer is tried again; it doubles up to [`PROOF_PAUSE_MAX`].
 const PROOF_PAUSE: Duration = Duration::from_millis(100);
@@ -223,6 +225,12 @@ impl ConnectReader {
             return Ok(());
         }
         Err(unproved())
+    }
+
+    /// What an exchange of this incarnation would meet in the stores, asked over this reader and without a write.
+    pub async fn foresee(&self, principal: &Principal, uid: &LifecycleUid) -> Result<Foresight, EpError> {
+        self.proved().await?;
+        Ok(Foresight::look(&self.stores, principal, uid, self.clock.now_millis()).await)
     }
 
     /// Whether the stores are proved on the current connection.

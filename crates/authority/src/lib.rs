@@ -24,6 +24,7 @@ pub mod evict;
 pub mod failpoint;
 mod fence;
 pub mod flights;
+pub mod foresight;
 mod gate;
 pub mod handle_revocation;
 pub mod head;

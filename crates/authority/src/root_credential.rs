@@ -57,15 +57,20 @@ async fn stamped_root(
 ) -> Result<Option<CredentialId>, EpError> {
     let head = read_head(stores.records(), principal).await?.filter(|at| at.head.is_active_at(uid));
     let Some(named) = head.as_ref().and_then(|at| at.head.current_credential_id()) else { return Ok(None) };
-    let id = CredentialId::parse(named)
-        .map_err(|_| EpError::internal("root credential: the head names what is no credential id"))?;
+    let id = named_root(named)?;
     let row = read_row(stores.auth(), uid, &id).await?;
     check_root_row(row.as_ref().map(|(row, _)| row), principal, uid, clock.now_millis())?;
     Ok(Some(id))
 }
 
+/// The credential that a head names.
+pub(crate) fn named_root(named: &str) -> Result<CredentialId, EpError> {
+    CredentialId::parse(named)
+        .map_err(|_| EpError::internal("root credential: the head names what is no credential id"))
+}
+
 /// Whether a stamped root may be handed out again, in the order of contract 04 §10.
-fn check_root_row(
+pub(crate) fn check_root_row(
     row: Option<&CredentialRow>,
     principal: &Principal,
     uid: &LifecycleUid,

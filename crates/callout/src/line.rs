@@ -36,16 +36,27 @@ pub enum Outcome {
     },
 }
 
+const MINTED: &str = "minted";
+const DENIED: &str = "denied";
+const TIMEOUT: &str = "timeout";
+const SHED: &str = "shed";
+
 impl Outcome {
-    const fn as_str(&self) -> &'static str {
+    /// The word of `outcome=`.
+    pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Minted => "minted",
-            Self::Denied { .. } => "denied",
-            Self::Timeout { .. } => "timeout",
-            Self::Shed { .. } => "shed",
+            Self::Minted => MINTED,
+            Self::Denied { .. } => DENIED,
+            Self::Timeout { .. } => TIMEOUT,
+            Self::Shed { .. } => SHED,
         }
     }
 }
+
+/// What every line begins with.
+const PREFIX: &str = "auth callout: ";
+const INFO: &str = "info";
+const WARN: &str = "warn";
 
 /// The line of one answered request.
 #[derive(Debug, Clone)]
@@ -72,9 +83,9 @@ impl Line<'_> {
     const fn level(&self) -> &'static str {
         let slow = self.total.as_millis() > self.slow.as_millis();
         if slow || matches!(self.outcome, Outcome::Timeout { .. } | Outcome::Shed { .. }) {
-            "warn"
+            WARN
         } else {
-            "info"
+            INFO
         }
     }
 }
@@ -82,7 +93,7 @@ impl Line<'_> {
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let space = Plain(self.space.as_str());
-        write!(f, "auth callout: level={} outcome={} space={space}", self.level(), self.outcome.as_str())?;
+        write!(f, "{PREFIX}level={} outcome={} space={space}", self.level(), self.outcome.as_str())?;
         write!(f, " req={} cid={}", self.user, self.cid)?;
         if let Some((owner, actor)) = self.principal {
             write!(f, " owner={owner} actor={actor}")?;
@@ -111,7 +122,7 @@ pub struct Note<'a> {
 
 impl fmt::Display for Note<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "auth callout: level=warn space={} {}", Plain(self.space.as_str()), fold(self.what))
+        write!(f, "{PREFIX}level={WARN} space={} {}", Plain(self.space.as_str()), fold(self.what))
     }
 }
 
@@ -143,6 +154,146 @@ impl fmt::Display for Quoted<'_> {
         }
         f.write_char('"')
     }
+}
+
+// === reading back =============================================================================================
+
+/// A line as it is read back from a log. Nobody vouches for a log: what is not of the grammar is no line, and every
+/// text in here is printable ASCII and bounded, whatever the file held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    /// The line of an answered request.
+    Answered(Box<Answered>),
+    /// A [`Note`].
+    Note {
+        /// The space, folded.
+        space: String,
+        /// What happened.
+        what: String,
+    },
+}
+
+/// What the [`Line`] of an answered request says, with its times in whole milliseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answered {
+    /// Whether it is a warning.
+    pub warns: bool,
+    /// How it was answered.
+    pub outcome: Outcome,
+    /// The space, folded.
+    pub space: String,
+    /// The user key that the broker generated for this connect.
+    pub user: Nkey<User>,
+    /// The broker's client id.
+    pub cid: u64,
+    /// Whose connect it was, when that was known.
+    pub principal: Option<(DerivedOwner, Actor)>,
+    /// Time spent in each step.
+    pub times: StepTimes,
+    /// Receipt to answer.
+    pub total: Duration,
+}
+
+impl Said {
+    /// Reads a line; `None` when it is not the callout's.
+    pub fn parse(line: &str) -> Option<Self> {
+        let mut fields = Fields(line.strip_prefix(PREFIX)?);
+        let warns = match fields.take("level")?.as_str() {
+            WARN => true,
+            INFO => false,
+            _ => return None,
+        };
+        match fields.take("outcome") {
+            Some(outcome) => {
+                Answered::parse(warns, &outcome, fields).map(|line| Self::Answered(Box::new(line)))
+            }
+            None if warns => Some(Self::Note { space: fields.take("space")?, what: fold(fields.0) }),
+            None => None,
+        }
+    }
+
+    /// The space, folded.
+    pub fn space(&self) -> &str {
+        match self {
+            Self::Answered(answered) => &answered.space,
+            Self::Note { space, .. } => space,
+        }
+    }
+}
+
+impl Answered {
+    fn parse(warns: bool, outcome: &str, mut fields: Fields<'_>) -> Option<Self> {
+        let space = fields.take("space")?;
+        let user = Nkey::parse(&fields.take("req")?).ok()?;
+        let cid = fields.take("cid")?.parse().ok()?;
+        let principal = match fields.take("owner") {
+            Some(owner) => {
+                Some((DerivedOwner::parse(&owner).ok()?, Actor::parse(&fields.take("actor")?).ok()?))
+            }
+            None => None,
+        };
+        let mut times = StepTimes::default();
+        for step in Step::ALL {
+            times.add(step, fields.millis(&format!("{}_ms", step.as_str()))?);
+        }
+        let total = fields.millis("total_ms")?;
+        let outcome = match outcome {
+            MINTED => Outcome::Minted,
+            DENIED => Outcome::Denied { reason: fields.take("reason")? },
+            TIMEOUT => {
+                let at = fields.take("at")?;
+                Outcome::Timeout { at: Step::ALL.into_iter().find(|step| step.as_str() == at)? }
+            }
+            SHED => Outcome::Shed {
+                waited: fields.millis("waited_ms")?,
+                ahead: fields.take("ahead")?.parse().ok()?,
+            },
+            _ => return None,
+        };
+        fields.0.is_empty().then_some(Self { warns, outcome, space, user, cid, principal, times, total })
+    }
+}
+
+/// What is left of a line: `name=value` pairs, a space between two.
+struct Fields<'a>(&'a str);
+
+impl Fields<'_> {
+    /// The value of the next field when it has this name, folded; otherwise the field stays where it is.
+    fn take(&mut self, name: &str) -> Option<String> {
+        let value = self.0.strip_prefix(name)?.strip_prefix('=')?;
+        let (value, rest) = match value.strip_prefix('"') {
+            Some(quoted) => unquote(quoted)?,
+            None => {
+                let end = value.find(' ').unwrap_or(value.len());
+                (value[..end].to_owned(), &value[end..])
+            }
+        };
+        // A space stands between two fields, and nowhere else.
+        self.0 = match rest.strip_prefix(' ') {
+            Some(next) => next,
+            None if rest.is_empty() => rest,
+            None => return None,
+        };
+        Some(fold(&value))
+    }
+
+    fn millis(&mut self, name: &str) -> Option<Duration> {
+        self.take(name)?.parse().ok().map(Duration::from_millis)
+    }
+}
+
+/// The text up to the closing quote, its escapes undone, and what follows the quote.
+fn unquote(quoted: &str) -> Option<(String, &str)> {
+    let mut text = String::new();
+    let mut chars = quoted.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return Some((text, &quoted[at + 1..])),
+            '\\' => text.push(chars.next()?.1),
+            c => text.push(c),
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -187,30 +338,11 @@ mod tests {
         .to_string()
     }
 
-    /// Splits at spaces outside quotes, as an operator's tool would.
-    fn fields(line: &str) -> Vec<(String, String)> {
-        let rest = line.strip_prefix("auth callout: ").unwrap();
-        let mut fields = Vec::new();
-        let mut chars = rest.chars().peekable();
-        while chars.peek().is_some() {
-            let name: String = chars.by_ref().take_while(|c| *c != '=').collect();
-            let mut value = String::new();
-            if chars.peek() == Some(&'"') {
-                chars.next();
-                while let Some(c) = chars.next() {
-                    match c {
-                        '\\' => value.push(chars.next().unwrap()),
-                        '"' => break,
-                        c => value.push(c),
-                    }
-                }
-                assert!(matches!(chars.next(), None | Some(' ')));
-            } else {
-                value = chars.by_ref().take_while(|c| *c != ' ').collect();
-            }
-            fields.push((name, value));
+    fn read(line: &str) -> Answered {
+        match Said::parse(line) {
+            Some(Said::Answered(answered)) => *answered,
+            other => panic!("{line}: {other:?}"),
         }
-        fields
     }
 
     #[test]
@@ -254,28 +386,126 @@ mod tests {
         assert_eq!(level(Outcome::Shed { waited: Duration::ZERO, ahead: 0 }, 0), "warn");
     }
 
+    #[test]
+    fn what_is_not_of_the_grammar_is_no_line() {
+        let good = line(&parts("demo"), Outcome::Denied { reason: "no".to_owned() }, 4, true);
+        assert!(Said::parse(&good).is_some());
+        for (was, is) in [
+            ("auth callout: ", "auth callout:"),
+            ("level=info", "level=debug"),
+            ("outcome=denied", "outcome=denied "),
+            ("outcome=denied", "outcome=granted"),
+            ("outcome=denied", "outcome=minted"),
+            ("req=U", "req=A"),
+            ("cid=42", "cid=-42"),
+            (" actor=cli", ""),
+            ("queue_ms=0 ", ""),
+            ("sign_ms=1", "sign_ms=x"),
+            ("reason=\"no\"", "reason=\"no"),
+            ("reason=\"no\"", "reason=\"no\"x"),
+            ("reason=\"no\"", "reason=\"no\" more=1"),
+        ] {
+            let bad = good.replacen(was, is, 1);
+            assert_ne!(bad, good, "{was}");
+            assert_eq!(Said::parse(&bad), None, "{bad}");
+        }
+        assert_eq!(Said::parse("2026-01-02T03:04:05Z INFO cotal_auth: started"), None);
+    }
+
+    #[test]
+    fn a_forged_line_reads_back_without_its_escapes() {
+        let good = line(&parts("demo"), Outcome::Denied { reason: "no".to_owned() }, 4, true);
+        let forged = good.replacen("\"no\"", "\"\u{1b}[2J\u{7}\u{202e}gone\"", 1);
+        assert_eq!(read(&forged).outcome, Outcome::Denied { reason: "?[2J??gone".to_owned() });
+        let note = "auth callout: level=warn space=\u{1b}]0;x\u{7} \u{1b}[31mred";
+        let read = Said::Note { space: "?]0;x?".to_owned(), what: "?[31mred".to_owned() };
+        assert_eq!(Said::parse(note), Some(read));
+    }
+
+    fn any_outcome() -> impl Strategy<Value = Outcome> {
+        prop_oneof![
+            Just(Outcome::Minted),
+            ".{0,100}|\\PC{0,100}|[ =\"\\\\\\n]{0,30}".prop_map(|reason| Outcome::Denied { reason }),
+            prop::sample::select(Step::ALL.to_vec()).prop_map(|at| Outcome::Timeout { at }),
+            (any::<u32>(), any::<u32>()).prop_map(|(waited, ahead)| Outcome::Shed {
+                waited: Duration::from_millis(waited.into()),
+                ahead: ahead as usize,
+            }),
+        ]
+    }
+
     proptest! {
         #[test]
-        fn a_line_is_one_line_and_reads_back(space in "\\PC{1,20}|[ -~\\n\\t]{1,20}", reason in ".{0,100}|\\PC{0,100}|[ =\"\\\\\\n]{0,30}") {
+        fn a_line_is_one_line_and_reads_back_as_what_was_printed(
+            space in "\\PC{1,20}|[ -~\\n\\t]{1,20}",
+            outcome in any_outcome(),
+            (cid, total, slow) in any::<(u64, u32, u32)>(),
+            spent in any::<[u32; 5]>(),
+            known in any::<bool>(),
+        ) {
             prop_assume!(Space::parse(&space).is_ok());
-            let line = line(&parts(&space), Outcome::Denied { reason: reason.clone() }, 3, true);
-            prop_assert!(line.bytes().all(|b| (0x20..=0x7e).contains(&b)));
-            let fields = fields(&line);
-            let names: Vec<_> = fields.iter().map(|(name, _)| name.as_str()).collect();
-            prop_assert_eq!(names, [
-                "level", "outcome", "space", "req", "cid", "owner", "actor", "queue_ms", "verify_ms", "ledger_ms",
-                "policy_ms", "sign_ms", "total_ms", "reason",
-            ]);
-            prop_assert_eq!(&fields[2].1, &fold(&space));
-            prop_assert_eq!(&fields[13].1, &fold(&reason));
+            let parts = parts(&space);
+            let mut times = StepTimes::default();
+            for (step, spent) in Step::ALL.into_iter().zip(spent) {
+                times.add(step, Duration::from_millis(spent.into()));
+            }
+            let (total, slow) = (Duration::from_millis(total.into()), Duration::from_millis(slow.into()));
+            let line = Line {
+                outcome: outcome.clone(),
+                space: &parts.space,
+                user: &parts.user,
+                cid,
+                principal: known.then_some((&parts.owner, &parts.actor)),
+                times,
+                total,
+                slow,
+            };
+            let printed = line.to_string();
+            prop_assert!(printed.bytes().all(|b| (0x20..=0x7e).contains(&b)));
+            let outcome = match outcome {
+                Outcome::Denied { reason } => Outcome::Denied { reason: fold(&reason) },
+                outcome => outcome,
+            };
+            let answered = Answered {
+                warns: line.level() == WARN,
+                outcome,
+                space: fold(&space),
+                user: parts.user.clone(),
+                cid,
+                principal: known.then(|| (parts.owner.clone(), parts.actor.clone())),
+                times,
+                total,
+            };
+            prop_assert_eq!(read(&printed), answered);
         }
 
         #[test]
-        fn a_note_is_one_line(space in "\\PC{1,20}", what in ".{0,100}|\\PC{0,100}") {
+        fn a_note_is_one_line_and_reads_back(space in "\\PC{1,20}", what in ".{0,100}|\\PC{0,100}") {
             prop_assume!(Space::parse(&space).is_ok());
             let space = Space::parse(&space).unwrap();
             let note = Note { space: &space, what: &what }.to_string();
             prop_assert!(note.bytes().all(|b| (0x20..=0x7e).contains(&b)));
+            let read = Said::Note { space: fold(space.as_str()), what: fold(&what) };
+            prop_assert_eq!(Said::parse(&note), Some(read));
+        }
+
+        #[test]
+        fn whatever_a_log_holds_reads_as_printable_text_or_not_at_all(
+            text in ".{0,200}|\\PC{0,200}", at in 0usize..400, known in any::<bool>(),
+        ) {
+            let printed = line(&parts("demo"), Outcome::Denied { reason: text.clone() }, 3, known);
+            let cut = printed.get(..at.min(printed.len())).unwrap_or_default();
+            for line in [text.clone(), format!("{PREFIX}{text}"), format!("{cut}{text}"), format!("{printed}{text}")] {
+                let printable = |text: &str| text.bytes().all(|b| (0x20..=0x7e).contains(&b));
+                match Said::parse(&line) {
+                    Some(Said::Note { space, what }) => prop_assert!(printable(&space) && printable(&what)),
+                    Some(Said::Answered(answered)) => prop_assert!(
+                        printable(&answered.space)
+                            && !matches!(&answered.outcome, Outcome::Denied { reason } if !printable(reason))
+                    ),
+                    None => {}
+                }
+            }
         }
     }
 }

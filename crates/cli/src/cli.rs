@@ -10,6 +10,7 @@ use clap::{
 use crate::{
     actor::ActorArgs,
     agent_bearer::AgentBearerArgs,
+    auth::AuthArgs,
     auth_service::AuthServiceArgs,
     completions::CompletionsArgs,
     delivery::DeliveryArgs,
@@ -61,6 +62,8 @@ pub enum Command {
     Login(LoginArgs),
     /// Sign out and forget the session.
     Logout(LogoutArgs),
+    /// Explain why an actor gets in or does not; watch who connects.
+    Auth(AuthArgs),
     /// Grant, revoke and list actors.
     Actor(ActorArgs),
     /// Repair the gate of a service instance that died while it registered.
@@ -106,6 +109,7 @@ impl Command {
             Self::Logout(args) => args.output.json,
             Self::Actor(args) => args.output().json,
             Self::Doctor(args) => args.output().json,
+            Self::Auth(args) => args.output().json,
             Self::ReconcileGate(args) => args.at.output.json,
             Self::DeregisterInstance(args) => args.at.output.json,
             Self::AuthService(_)

@@ -8,6 +8,7 @@ use std::{ffi::OsString, process::ExitCode};
 pub mod actor;
 pub mod actor_lock;
 pub mod agent_bearer;
+pub mod auth;
 pub mod auth_service;
 pub mod broker_lock;
 pub mod cli;
@@ -92,6 +93,7 @@ pub async fn run(command: Command, ctx: &Context) -> Result<(), CliError> {
         Command::DeregisterInstance(args) => repair::deregister(args, ctx).await,
         Command::Login(args) => login::run(args, ctx).await,
         Command::Logout(args) => login::logout(args, ctx).await,
+        Command::Auth(args) => auth::run(args, ctx).await,
         Command::Actor(args) => actor::run(args, ctx).await,
         Command::AgentBearer(args) => agent_bearer::run(args, ctx).await,
         Command::DevIdp(args) => dev_idp::run(args, ctx).await,

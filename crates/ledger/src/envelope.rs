@@ -10,6 +10,9 @@ use crate::{
     row::{ActorRow, RowKind, TaggedRow},
 };
 
+/// What stands before the command that widens a parent, at the end of the refusal that names it.
+pub const WIDEN_WITH: &str = "Widen the parent with: ";
+
 /// Where the envelope is checked. It decides the wording only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boundary {
@@ -159,5 +162,5 @@ fn remedy(parent: &TaggedRow, excess: &Excess) -> String {
         label: row.label.as_deref(),
     }
     .render();
-    format!("Widen the parent with: {command}")
+    format!("{WIDEN_WITH}{command}")
 }

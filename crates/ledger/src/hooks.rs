@@ -138,6 +138,12 @@ impl Ledger {
         let matches = bool::from(secret::digest(token).ct_eq(&stored));
         let row = row.filter(|row| matches && row.token_hash.is_some());
         let Some(row) = row else { return Err(LedgerError::Refused(AGENT_EXCHANGE_REFUSAL.to_owned())) };
+        self.agent_grant(row)
+    }
+
+    /// What an agent is granted once its secret has matched: the envelope first, then the row. By itself it proves
+    /// nobody, so it explains an exchange and never makes one: that is [`Self::authorize_agent_exchange`].
+    pub fn agent_grant(&self, row: ActorRow) -> Result<AuthorizedGrant, LedgerError> {
         self.assert_within_spawner_grant(&row, Boundary::Exchange)?;
         AuthorizedGrant::of(row)
     }

@@ -16,7 +16,7 @@ mod secret;
 
 use std::path::{Path, PathBuf};
 
-pub use envelope::Boundary;
+pub use envelope::{Boundary, WIDEN_WITH};
 pub use grant::GrantInput;
 pub use hooks::{AGENT_EXCHANGE_REFUSAL, Acl, AuthorizedGrant};
 pub use regrant::{regrant_command, shell_quote};

@@ -103,11 +103,10 @@ impl UserAuthMaterial {
         state_dir: &Path,
         space: &Space,
     ) -> Result<Self, MaterialError> {
-        let data_account = load_secret(store, space, SERVICE_KEYS_FILE, DataAccount::from_document).await?;
-        let callout = load_secret(store, space, CALLOUT_FILE, CalloutAuth::from_document).await?;
-        let issuer =
-            load_secret(store, space, ISSUER_FILE, |text| IssuerKeySet::from_document(text, space)).await?;
-        let owner_secret = load_secret(store, space, OWNER_SECRET_FILE, OwnerSecret::from_document).await?;
+        let data_account = load_service_keys(store, space).await?;
+        let callout = load_callout(store, space).await?;
+        let issuer = load_issuer(store, space).await?;
+        let owner_secret = load_owner_secret(store, space).await?;
         let idp = load_idp_pin(state_dir)?;
         match (data_account, callout, issuer, owner_secret, idp) {
             (Some(data_account), Some(callout), Some(issuer), Some(owner_secret), Some(idp)) => {
@@ -214,6 +213,30 @@ pub fn load_idp_pin(state_dir: &Path) -> Result<Option<IdpPin>, MaterialError> {
         )));
     }
     Ok(Some(pin))
+}
+
+/// The space's data account, as its service signs for it; `None` when absent.
+pub async fn load_service_keys(
+    store: &dyn SecretStore,
+    space: &Space,
+) -> Result<Option<DataAccount>, MaterialError> {
+    load_secret(store, space, SERVICE_KEYS_FILE, DataAccount::from_document).await
+}
+
+/// The space's callout account, or `None` when absent.
+pub async fn load_callout(
+    store: &dyn SecretStore,
+    space: &Space,
+) -> Result<Option<CalloutAuth>, MaterialError> {
+    load_secret(store, space, CALLOUT_FILE, CalloutAuth::from_document).await
+}
+
+/// The space's bearer keys, or `None` when absent.
+pub async fn load_issuer(
+    store: &dyn SecretStore,
+    space: &Space,
+) -> Result<Option<IssuerKeySet>, MaterialError> {
+    load_secret(store, space, ISSUER_FILE, |text| IssuerKeySet::from_document(text, space)).await
 }
 
 /// The space's owner-derivation secret, or `None` when absent: what derives an owner offline (contract 04 §13.1).

@@ -49,7 +49,7 @@ const INSTANCE_VIEW: &str = "managerInstanceId is valid only with view \"manager
 const VIEW_NOT_PUBLIC: &str =
     "elevated views are a loopback operator surface - the public exchange never serves them";
 const BOTH_PROOFS: &str = "exchange takes idpToken (human) OR owner+actorToken (agent), never both";
-const AGENT_VIEW: &str =
+pub(crate) const AGENT_VIEW: &str =
     "the managed (agent-secret) exchange never mints elevated views - views ride a signed-in human exchange";
 const AGENT_NEEDS: &str =
     "agent exchange needs { owner: string, actor: string, actorToken: string, ttlSec?: number }";

@@ -1,0 +1,156 @@
+//! The connect, check by check (contract 04 §8.4).
+
+use cotal_authority::{ConnectReader, foresight::RootForeseen};
+use cotal_callout::permit;
+use cotal_ledger::{AuthorizedGrant, Ledger, LedgerError};
+use cotal_wire::{Act, BearerClaims, ConnId, CredentialId, View, view::AGENT_BEARER_TTL_SECS};
+
+use super::{
+    CheckName,
+    exchange::NO_STORES,
+    seen::{Granted, blocking, within},
+    walk::Walk,
+};
+
+/// A name as a well-behaved client has one: only its grammar matters to permissions.
+const NONCE: &str = "explain-0000000000";
+
+const NO_BEARER: &str = "an exchange would give no bearer";
+const NO_ROOT_YET: &str = "the first exchange makes the root credential that this looks at";
+
+impl Walk<'_> {
+    /// The connect, as the callout runs it over the bearer that the exchange would have signed.
+    pub(super) async fn connect(
+        &mut self,
+        granted: Option<Granted>,
+        view: Option<Option<View>>,
+        root: Option<RootForeseen>,
+        signs: bool,
+        reader: Option<&ConnectReader>,
+    ) {
+        let bearer = granted.as_ref().zip(view).map(|(granted, view)| (granted, view));
+        match bearer.as_ref().filter(|_| signs) {
+            Some((Granted { agent, .. }, view)) => {
+                let cap = if *agent { AGENT_BEARER_TTL_SECS } else { View::ttl_cap_secs(*view) };
+                self.ok(CheckName::Bearer, format!("the exchange's own, which lives {cap} s at the most"));
+            }
+            None => self.not_reached(CheckName::Bearer, NO_BEARER),
+        }
+        self.remark(
+            CheckName::ConnectLimits,
+            "connects a minute, of the actor, of its owner, and of the host for a bad bearer: `cotal auth watch` shows \
+             RATE_LIMITED",
+        );
+        let Some((granted, view)) = bearer else {
+            self.not_reached(CheckName::ConnectRow, NO_BEARER);
+            self.not_reached(CheckName::ConnectCredential, NO_BEARER);
+            self.nonce();
+            self.not_reached(CheckName::Permissions, NO_BEARER);
+            return self.issuance_row();
+        };
+        // The row decides before the credential is looked at, and whichever credential that is.
+        let credential = match &root {
+            Some(RootForeseen::Stands { id, .. }) => Some(id.clone()),
+            _ => None,
+        };
+        let claims = self.claims(&granted.grant, view, credential.clone());
+        self.connect_row(granted, &claims).await;
+        match (credential, reader) {
+            (Some(_), Some(reader)) => match within(reader.authorize_connect(&claims)).await {
+                Ok(()) => self.ok(CheckName::ConnectCredential, "active, and the one that the head names"),
+                Err(error) => {
+                    let again = (!granted.agent).then(|| self.mend.regrant(&granted.row));
+                    self.refused(CheckName::ConnectCredential, error.message, again);
+                }
+            },
+            _ if root == Some(RootForeseen::ToBeMade) => {
+                self.not_reached(CheckName::ConnectCredential, NO_ROOT_YET)
+            }
+            (_, None) => self.not_reached(CheckName::ConnectCredential, NO_STORES),
+            _ => self.not_reached(CheckName::ConnectCredential, NO_BEARER),
+        }
+        self.nonce();
+        self.permissions(claims).await;
+        self.issuance_row();
+    }
+
+    async fn connect_row(&mut self, granted: &Granted, claims: &BearerClaims) {
+        let (ledger, of) = (Ledger::at(&self.inputs.state_dir), claims.clone());
+        let grant = &granted.grant;
+        match blocking(move || ledger.authorize_connect(&of)).await {
+            Ok(Ok(())) => self.ok(CheckName::ConnectRow, "the row grants what the bearer says"),
+            Ok(Err(error)) => {
+                let mend = match &error {
+                    // A row in each space: the person's is the one that a command takes away.
+                    LedgerError::Broken(_) => self.mend.revoke(&grant.owner, &grant.actor),
+                    LedgerError::Refused(_) => self.mend.regrant(&granted.row),
+                };
+                self.refused(CheckName::ConnectRow, error.to_string(), Some(mend));
+            }
+            Err(error) => self.refused(CheckName::ConnectRow, error, None),
+        }
+    }
+
+    async fn permissions(&mut self, claims: BearerClaims) {
+        if claims.act.view == Some(View::TransferWriter) {
+            return self
+                .remark(CheckName::Permissions, "the one object that the request's transferWriter names");
+        }
+        let (ledger, space) = (Ledger::at(&self.inputs.state_dir), self.inputs.space.clone());
+        let built = blocking(move || {
+            let nonce = ConnId::parse(NONCE).map_err(|error| error.to_string())?;
+            permit::build(&space, &claims, nonce, |claims| ledger.resolve_acl(claims))
+                .map_err(|refusal| refusal.to_string())
+        });
+        match built.await.and_then(|built| built) {
+            Ok(permissions) => self.ok(
+                CheckName::Permissions,
+                format!(
+                    "{} subjects to publish, {} to subscribe",
+                    permissions.publish.allow.len(),
+                    permissions.subscribe.allow.len()
+                ),
+            ),
+            Err(refusal) => self.refused(CheckName::Permissions, refusal, None),
+        }
+    }
+
+    fn nonce(&mut self) {
+        self.remark(
+            CheckName::InboxNonce,
+            "the client's own connection name: 8 to 120 of A-Z a-z 0-9 _ -, with the inbox prefix _INBOX_<name>",
+        );
+    }
+
+    fn issuance_row(&mut self) {
+        self.remark(CheckName::IssuanceRow, "the service writes one a connect; this walk writes none");
+    }
+
+    /// What the bearer would say.
+    fn claims(
+        &self,
+        grant: &AuthorizedGrant,
+        view: Option<View>,
+        credential_id: Option<CredentialId>,
+    ) -> BearerClaims {
+        let ttl = View::ttl_cap_secs(view);
+        BearerClaims {
+            owner: grant.owner.clone(),
+            space: self.inputs.space.clone(),
+            act: Act {
+                owner: grant.owner.clone(),
+                actor: grant.actor.clone(),
+                scope: Some(grant.scope.clone()),
+                parent: grant.parent.clone(),
+                lifecycle_uid: Some(grant.lifecycle_uid.clone()),
+                credential_id,
+                view,
+                manager_instance_id: None,
+                session: None,
+                transfer_writer: None,
+            },
+            scope: grant.scope.clone(),
+            exp: self.inputs.clock.now_secs().plus(ttl),
+        }
+    }
+}
