@@ -103,7 +103,7 @@ impl UserAuthMaterial {
         state_dir: &Path,
         space: &Space,
     ) -> Result<Self, MaterialError> {
-        let data_account = load_service_keys(store, space).await?;
+        let data_account = load_data_account(store, space).await?;
         let callout = load_callout(store, space).await?;
         let issuer = load_issuer(store, space).await?;
         let owner_secret = load_owner_secret(store, space).await?;
@@ -160,8 +160,7 @@ fn lacking(space: &Space, found: &[(&str, bool)]) -> MaterialError {
 
 /// The service keys alone: what opens a connection of the space's data account.
 pub async fn load_service_keys(store: &dyn SecretStore, space: &Space) -> Result<DataAccount, MaterialError> {
-    let found = load_secret(store, space, SERVICE_KEYS_FILE, DataAccount::from_document).await?;
-    found.ok_or_else(|| lacking(space, &[("service keys", false)]))
+    load_data_account(store, space).await?.ok_or_else(|| lacking(space, &[("service keys", false)]))
 }
 
 /// Load-or-create of all five, in the order of contract 04 §6.5 (steps 3-7; the JWKS probe is the caller's).
@@ -216,7 +215,7 @@ pub fn load_idp_pin(state_dir: &Path) -> Result<Option<IdpPin>, MaterialError> {
 }
 
 /// The space's data account, as its service signs for it; `None` when absent.
-pub async fn load_service_keys(
+pub async fn load_data_account(
     store: &dyn SecretStore,
     space: &Space,
 ) -> Result<Option<DataAccount>, MaterialError> {

@@ -39,7 +39,7 @@ impl Keys {
         Self {
             pin: material::load_idp_pin(state_dir),
             owner_secret: material::load_owner_secret(store, space).await,
-            service: material::load_service_keys(store, space).await,
+            service: material::load_data_account(store, space).await,
             callout: material::load_callout(store, space).await,
             issuer: material::load_issuer(store, space).await,
         }
