@@ -44,7 +44,7 @@ pub struct ExplainArgs {
 }
 
 /// Walks, prints, and refuses when something refuses.
-pub async fn run(args: ExplainArgs, ctx: &Context) -> Result<(), CliError> {
+pub(super) async fn run(args: ExplainArgs, ctx: &Context) -> Result<(), CliError> {
     let space = space_flag(&args.space)?;
     let actor = Actor::parse(&args.actor).map_err(|e| CliError::usage(format!("--actor is {e}")))?;
     let explanation = explain(&ExplainInputs {

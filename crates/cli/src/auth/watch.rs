@@ -56,7 +56,7 @@ pub struct WatchArgs {
 }
 
 /// Follows the log until a signal, or until nobody reads any more.
-pub async fn run(args: WatchArgs, ctx: &Context) -> Result<(), CliError> {
+pub(super) async fn run(args: WatchArgs, ctx: &Context) -> Result<(), CliError> {
     let only = args.space.as_deref().map(space_flag).transpose()?;
     let (path, only) = match (args.file, only) {
         (Some(path), only) => (path, only),
