@@ -1,30 +1,24 @@
 //! `cotal auth-service`: one space's service as a process (contract 05 §14).
 
-use std::{future::Future, io::Write as _, os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
+use std::{future::Future, io::Write as _, path::PathBuf, sync::Arc, time::Duration};
 
 use cotal_broker::Servers;
-use cotal_callout::{CalloutLimits, ConnectLimits};
-use cotal_trust::system::{SystemClock, SystemEntropy};
+use cotal_callout::CalloutLimits;
 use cotal_wire::Space;
 use cotal_workspace::{
-    file,
-    material::Discovery,
     root::Root,
     secret_store::{FsSecretStore, SecretStore},
 };
-use rustix::{
-    fs::{FlockOperation, flock},
-    io::Errno,
-};
-use zeroize::Zeroizing;
+use futures::{StreamExt as _, stream};
 
 use crate::{
-    composition::CompositionRequest,
-    context::{self, ContextInputs, NATIVE_ISSUANCE_PRUNE},
-    handle::{AuthService, End},
+    composition::{Composition, CompositionRequest},
+    handle::End,
+    host::{Host, full::FullLanes, manifest::parse_auth_host_manifest, watch::Reread},
     lines::LineWriter,
     public_face::PublicFace,
     replica::run_replica,
+    served::{ServiceFlags, TakenDir, failure},
 };
 
 /// The flags of `cotal auth-service`, as they were given.
@@ -109,48 +103,72 @@ pub const STARTUP_HOLD: &str = "COTAL_SMOKE_AUTH_STARTUP_HOLD_MS";
 pub const SECRET_STORE: &str = "COTAL_SECRET_STORE";
 
 /// Flags that parsed.
-#[derive(Debug)]
-struct Flags {
-    space: Space,
+enum Flags {
+    /// One space.
+    One(ServiceFlags),
+    /// Those of a manifest.
+    Many(HostFlags),
+}
+
+/// The flags of a host.
+struct HostFlags {
+    manifest: PathBuf,
     servers: Servers,
-    port: u16,
-    public_face: Option<PublicFace>,
     callout_limits: CalloutLimits,
 }
 
-/// Runs one space's service until SIGINT, SIGTERM or its own end. `store` replaces the filesystem store of the root.
+/// Runs one space's service until SIGINT, SIGTERM or its own end; or, with `spaces`, those of a manifest, which SIGHUP
+/// has read again. `store` replaces the filesystem store of the root.
 pub async fn run_auth_service(
     args: &AuthServiceArgs,
     store: Option<Arc<dyn SecretStore>>,
     options: &AuthServiceRuntimeOptions,
 ) -> Result<(), DaemonError> {
-    let signals =
-        termination().map_err(|error| DaemonError(format!("signals cannot be watched: {error}")))?;
-    let outcome = run_auth_service_until(args, store, options, signals).await;
+    let unwatched = |error| DaemonError(format!("signals cannot be watched: {error}"));
+    let signals = termination().map_err(unwatched)?;
+    // A service of one space keeps what SIGHUP does by itself.
+    let reread = if args.spaces.is_some() { hangups().map_err(unwatched)? } else { never() };
+    let outcome = run(args, store, options, reread, signals).await;
     LineWriter::stderr().flush().await;
     outcome
 }
 
-/// The same, until `shutdown` resolves: for a host that watches signals itself.
+/// The same, until `shutdown` resolves: for a host that watches signals itself. A manifest is then read again when it
+/// has changed, and every 30 s.
 pub async fn run_auth_service_until(
     args: &AuthServiceArgs,
     store: Option<Arc<dyn SecretStore>>,
     options: &AuthServiceRuntimeOptions,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DaemonError> {
+    run(args, store, options, never(), shutdown).await
+}
+
+async fn run(
+    args: &AuthServiceArgs,
+    store: Option<Arc<dyn SecretStore>>,
+    options: &AuthServiceRuntimeOptions,
+    reread: Reread,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), DaemonError> {
     if args.callout_only && args.spaces.is_none() {
         return run_replica(args, store, options, shutdown).await;
     }
-    serve(read_flags(args)?, store, options, shutdown).await
+    serve(read_flags(args)?, store, options, reread, shutdown).await
+}
+
+/// Nobody tells a host of this process to read its manifest.
+fn never() -> Reread {
+    stream::pending().boxed()
 }
 
 async fn serve(
     flags: Flags,
     store: Option<Arc<dyn SecretStore>>,
     options: &AuthServiceRuntimeOptions,
+    reread: Reread,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DaemonError> {
-    tokio::pin!(shutdown);
     // Before any effect: a composition that asks for what there is not must not have begun.
     let composition = CompositionRequest {
         selection: options.interactive_manager_selection.clone(),
@@ -159,41 +177,51 @@ async fn serve(
     .check()
     .map_err(DaemonError::of)?;
     let hold = read_hold(options.startup_hold_ms.as_deref())?;
-    let state_dir = options.root.user_auth_state_dir(&flags.space).map_err(DaemonError::of)?;
+    match flags {
+        Flags::One(flags) => serve_one(flags, composition, hold, store, options, shutdown).await,
+        Flags::Many(flags) => {
+            let store = choose_store(store, options)?;
+            let servers = flags.servers.to_string();
+            let lanes = FullLanes {
+                root: options.root.clone(),
+                store,
+                servers: flags.servers,
+                composition,
+                callout_limits: flags.callout_limits,
+                hold,
+                announce: Arc::clone(&options.announce),
+            };
+            let host = Host {
+                manifest: flags.manifest,
+                parse: parse_auth_host_manifest,
+                servers,
+                announce: Arc::clone(&options.announce),
+            };
+            host.run(lanes, reread, shutdown).await
+        }
+    }
+}
+
+async fn serve_one(
+    flags: ServiceFlags,
+    composition: Composition,
+    hold: Option<Duration>,
+    store: Option<Arc<dyn SecretStore>>,
+    options: &AuthServiceRuntimeOptions,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), DaemonError> {
+    tokio::pin!(shutdown);
+    // The directory before the store: a space that is not of this root is told as that.
+    options.root.user_auth_state_dir(&flags.space).map_err(DaemonError::of)?;
     let store = choose_store(store, options)?;
-    let _only_one = the_only_one(&state_dir, &flags.space)?;
-    // A file left by a start that crashed would say ready for one that is not.
-    Discovery::remove(&state_dir).map_err(DaemonError::of)?;
-    let servers = flags.servers.clone();
+    let taken = TakenDir::take(&options.root, &flags.space)?;
     if let Some(hold) = hold {
         tokio::select! {
             () = tokio::time::sleep(hold) => {}
             () = shutdown.as_mut() => return Ok(()),
         }
     }
-    let starting = async {
-        context::start(ContextInputs {
-            identity_root: options.root.space_dir(&flags.space),
-            space: flags.space,
-            servers: flags.servers,
-            store,
-            state_dir: state_dir.clone(),
-            context: None,
-            composition,
-            platform: None,
-            port: flags.port,
-            public_face: flags.public_face,
-            callout_limits: flags.callout_limits,
-            connect_limits: ConnectLimits::default(),
-            native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
-            expected_server_ids: None,
-            callout_log: None,
-            clock: Arc::new(SystemClock),
-            entropy: Arc::new(SystemEntropy),
-        })
-        .await
-        .map_err(DaemonError::of)
-    };
+    let starting = taken.start(flags, composition, &options.root, store);
     tokio::pin!(starting);
     let service = tokio::select! {
         started = starting.as_mut() => started?,
@@ -203,8 +231,7 @@ async fn serve(
             Err(_) => Ok(()),
         },
     };
-    let discovery_file = DiscoveryFile { state_dir: &state_dir };
-    let announced = announce(&service, &state_dir, &servers, options);
+    let announced = service.announce().map(|line| (options.announce)(&line));
     let end = match &announced {
         Ok(()) => tokio::select! {
             end = service.ended() => Some(end),
@@ -212,81 +239,17 @@ async fn serve(
         },
         Err(_) => None,
     };
-    let removed = discovery_file.remove();
     let closed = service.close().await.map_err(DaemonError::of);
     announced?;
-    fatal(end).and(removed).and(closed)
+    fatal(end).and(closed)
 }
 
-/// The discovery file as long as it says ready. A host that drops the daemon's future gets it removed too: nothing
-/// serves behind it any more.
-struct DiscoveryFile<'a> {
-    state_dir: &'a Path,
-}
-
-impl DiscoveryFile<'_> {
-    fn remove(self) -> Result<(), DaemonError> {
-        Discovery::remove(self.state_dir).map_err(DaemonError::of)
-    }
-}
-
-impl Drop for DiscoveryFile<'_> {
-    fn drop(&mut self) {
-        // The next start removes one that stays.
-        let _ = Discovery::remove(self.state_dir);
-    }
-}
-
-/// Held by the one service that serves a state directory; the kernel lets go of it when the process ends, however it
-/// ends. Private to this project: it keeps a second start on this machine from taking the first one's discovery file.
-const LOCK_FILE: &str = "auth-service.lock";
-
-fn the_only_one(state_dir: &Path, space: &Space) -> Result<OwnedFd, DaemonError> {
-    let lock = file::open_lock(&state_dir.join(LOCK_FILE))
-        .map_err(|error| DaemonError(format!("the lock of space {space} cannot be opened: {error}")))?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
-        Err(Errno::WOULDBLOCK) => Err(DaemonError(format!(
-            "an auth service of space {space} already runs from this directory; see `cotal status`, or stop it first"
-        ))),
-        Err(error) => Err(DaemonError(format!("the lock of space {space} cannot be taken: {error}"))),
-    }
-}
-
-/// Which ends are failures: a fence, a dead callout, and a connection that was lost, not one that was closed
-/// (contract 05 §14 step 9).
+/// Which ends fail the process.
 fn fatal(end: Option<End>) -> Result<(), DaemonError> {
-    match end {
-        Some(End::Fenced(reason)) => Err(DaemonError(format!("the authority plane was fenced: {reason}"))),
-        Some(End::CalloutEnded) => Err(DaemonError("the auth callout ended by itself".to_owned())),
-        Some(End::BrokerClosed(Some(error))) => {
-            Err(DaemonError(format!("the broker connection closed ({error})")))
-        }
-        Some(End::BrokerClosed(None) | End::Closed) | None => Ok(()),
+    match end.as_ref().and_then(failure) {
+        Some(sentence) => Err(DaemonError(sentence)),
+        None => Ok(()),
     }
-}
-
-/// Writes the discovery file, whose existence says ready, then the one line that says what is served.
-fn announce(
-    service: &AuthService,
-    state_dir: &Path,
-    servers: &Servers,
-    options: &AuthServiceRuntimeOptions,
-) -> Result<(), DaemonError> {
-    let discovery = Discovery {
-        url: service.url().to_owned(),
-        pid: std::process::id(),
-        cap: Zeroizing::new(service.cap().expose().to_owned()),
-        public_url: service.public_url().map(str::to_owned),
-    };
-    discovery.write(state_dir).map_err(DaemonError::of)?;
-    let public = service.public_url().map(|url| format!(", public {url}")).unwrap_or_default();
-    (options.announce)(&format!(
-        "auth-service: space \"{}\" on {servers}, exchange {}{public}",
-        service.space(),
-        service.url()
-    ));
-    Ok(())
 }
 
 pub(crate) fn choose_store(
@@ -308,8 +271,11 @@ pub(crate) fn choose_store(
 
 /// Checks every flag before anything is touched (contract 05 §14 step 1).
 fn read_flags(args: &AuthServiceArgs) -> Result<Flags, DaemonError> {
+    if args.spaces.is_some() {
+        refuse_beside_spaces(args)?;
+    }
     for (flag, given) in
-        [("--spaces", args.spaces.is_some()), ("--service-endpoints", args.service_endpoints)]
+        [("--callout-only", args.callout_only), ("--service-endpoints", args.service_endpoints)]
     {
         if given {
             return Err(DaemonError(format!(
@@ -317,14 +283,53 @@ fn read_flags(args: &AuthServiceArgs) -> Result<Flags, DaemonError> {
             )));
         }
     }
-    let (space, servers) = (read_space(args)?, read_server(args)?);
-    let port = read_port("--port", args.port.as_deref())?.unwrap_or(0);
-    let public_face = read_public_face(args)?;
-    let mut callout_limits = CalloutLimits::default();
-    if let Some(raw) = &args.auth_timeout {
-        callout_limits.auth_timeout = read_auth_timeout(raw)?;
+    if let Some(manifest) = &args.spaces {
+        if manifest.is_empty() {
+            return Err(DaemonError("--spaces must name a manifest; add --spaces <manifest>".to_owned()));
+        }
+        return Ok(Flags::Many(HostFlags {
+            manifest: PathBuf::from(manifest),
+            servers: read_server(args)?,
+            callout_limits: read_callout_limits(args)?,
+        }));
     }
-    Ok(Flags { space, servers, port, public_face, callout_limits })
+    Ok(Flags::One(ServiceFlags {
+        space: read_space(args)?,
+        servers: read_server(args)?,
+        port: read_port("--port", args.port.as_deref())?.unwrap_or(0),
+        public_face: read_public_face(args)?,
+        callout_limits: read_callout_limits(args)?,
+        callout_log: None,
+    }))
+}
+
+/// What a manifest says for each space, no flag says for all of them (contract 08 §5).
+fn refuse_beside_spaces(args: &AuthServiceArgs) -> Result<(), DaemonError> {
+    let entry = "the manifest's entry says it";
+    let refused = [
+        ("--space", args.space.is_some(), "the manifest names the spaces"),
+        (
+            "--port",
+            args.port.is_some(),
+            "each space has a port of its own, recorded in its auth-service.json",
+        ),
+        ("--exchange-public-port", args.exchange_public_port.is_some(), entry),
+        ("--exchange-public-url", args.exchange_public_url.is_some(), entry),
+        ("--exchange-trusted-proxy", args.exchange_trusted_proxy, entry),
+        ("--advertised-server", args.advertised_server.is_some(), entry),
+        ("--agent-provisioning-url", args.agent_provisioning_url.is_some(), entry),
+        ("--service-endpoints", args.service_endpoints, entry),
+    ];
+    match refused.iter().find(|(_, given, _)| *given) {
+        Some((flag, _, why)) => Err(DaemonError(format!("{flag} is not taken beside --spaces: {why}"))),
+        None => Ok(()),
+    }
+}
+
+fn required<'v>(flag: &str, value: Option<&'v str>) -> Result<&'v str, DaemonError> {
+    value
+        .filter(|value| !value.is_empty())
+        .ok_or_else(|| DaemonError(format!("{flag} is required; add {flag} <value>")))
 }
 
 pub(crate) fn read_space(args: &AuthServiceArgs) -> Result<Space, DaemonError> {
@@ -336,10 +341,12 @@ pub(crate) fn read_server(args: &AuthServiceArgs) -> Result<Servers, DaemonError
         .map_err(|why| DaemonError(format!("--server: {why}")))
 }
 
-fn required<'a>(flag: &str, value: Option<&'a str>) -> Result<&'a str, DaemonError> {
-    value
-        .filter(|value| !value.is_empty())
-        .ok_or_else(|| DaemonError(format!("{flag} is required; add {flag} <value>")))
+fn read_callout_limits(args: &AuthServiceArgs) -> Result<CalloutLimits, DaemonError> {
+    let mut limits = CalloutLimits::default();
+    if let Some(raw) = &args.auth_timeout {
+        limits.auth_timeout = read_auth_timeout(raw)?;
+    }
+    Ok(limits)
 }
 
 fn read_public_face(args: &AuthServiceArgs) -> Result<Option<PublicFace>, DaemonError> {
@@ -417,6 +424,17 @@ fn termination() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
+/// SIGHUP, each time it comes.
+fn hangups() -> std::io::Result<Reread> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let hangups = signal(SignalKind::hangup())?;
+    let each = stream::unfold(hangups, async |mut hangups| {
+        hangups.recv().await?;
+        Some(((), hangups))
+    });
+    Ok(each.boxed())
+}
+
 #[cfg(not(unix))]
 fn termination() -> std::io::Result<impl Future<Output = ()>> {
     Ok(async {
@@ -439,7 +457,44 @@ mod tests {
     }
 
     fn refusal(args: &AuthServiceArgs) -> String {
-        read_flags(args).unwrap_err().to_string()
+        read_flags(args).err().expect("it is refused").to_string()
+    }
+
+    fn one(args: &AuthServiceArgs) -> ServiceFlags {
+        match read_flags(args) {
+            Ok(Flags::One(flags)) => flags,
+            Ok(Flags::Many(_)) => panic!("they name one space"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn what_an_entry_says_is_refused_beside_a_manifest() {
+        let host = || AuthServiceArgs { space: None, spaces: Some("m".into()), ..args() };
+        let Ok(Flags::Many(flags)) =
+            read_flags(&AuthServiceArgs { auth_timeout: Some("7".into()), ..host() })
+        else {
+            panic!("--server and --auth-timeout are every lane's");
+        };
+        assert_eq!((flags.manifest, flags.callout_limits.auth_timeout), ("m".into(), Duration::from_secs(7)));
+        for (flag, case) in [
+            ("--space", AuthServiceArgs { space: Some("demo".into()), ..host() }),
+            ("--port", AuthServiceArgs { port: Some("0".into()), ..host() }),
+            ("--exchange-public-port", AuthServiceArgs { exchange_public_port: Some("1".into()), ..host() }),
+            ("--exchange-public-url", AuthServiceArgs { exchange_public_url: Some("x".into()), ..host() }),
+            ("--exchange-trusted-proxy", AuthServiceArgs { exchange_trusted_proxy: true, ..host() }),
+            ("--advertised-server", AuthServiceArgs { advertised_server: Some("x".into()), ..host() }),
+            (
+                "--agent-provisioning-url",
+                AuthServiceArgs { agent_provisioning_url: Some("x".into()), ..host() },
+            ),
+            ("--service-endpoints", AuthServiceArgs { service_endpoints: true, ..host() }),
+        ] {
+            let refused = refusal(&case);
+            let expected = format!("auth-service: {flag} is not taken beside --spaces: ");
+            assert!(refused.starts_with(&expected), "{refused}");
+        }
+        assert!(refusal(&AuthServiceArgs { server: None, ..host() }).contains("--server is required"));
     }
 
     #[test]
@@ -479,10 +534,7 @@ mod tests {
             let text = refusal(&AuthServiceArgs { port: Some(bad.into()), ..args() });
             assert!(text.contains("--port must be an integer from 0 to 65535"), "{text}");
         }
-        assert_eq!(
-            read_flags(&AuthServiceArgs { port: Some("65535".into()), ..args() }).unwrap().port,
-            65_535
-        );
+        assert_eq!(one(&AuthServiceArgs { port: Some("65535".into()), ..args() }).port, 65_535);
     }
 
     #[test]
@@ -501,7 +553,7 @@ mod tests {
     #[test]
     fn modes_of_later_versions_refuse_as_unimplemented() {
         for case in [
-            AuthServiceArgs { spaces: Some("m".into()), ..args() },
+            AuthServiceArgs { callout_only: true, spaces: Some("m".into()), space: None, ..args() },
             AuthServiceArgs { service_endpoints: true, ..args() },
         ] {
             assert!(refusal(&case).starts_with("auth-service: unimplemented: --"), "{case:?}");
@@ -510,7 +562,7 @@ mod tests {
 
     #[test]
     fn the_auth_timeout_is_in_whole_positive_seconds() {
-        let flags = read_flags(&AuthServiceArgs { auth_timeout: Some("10".into()), ..args() }).unwrap();
+        let flags = one(&AuthServiceArgs { auth_timeout: Some("10".into()), ..args() });
         assert_eq!(flags.callout_limits.auth_timeout, Duration::from_secs(10));
         for bad in ["0", "1.5", "x"] {
             assert!(

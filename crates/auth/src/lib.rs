@@ -1,7 +1,8 @@
 //! The auth service of a Cotal space as a library.
 //!
 //! A context holds one space's service: its plane, its callout and its HTTP faces. [`start_auth_service`] starts one
-//! inside a host, [`run_auth_service`] is the `cotal auth-service` process around one. A [`CalloutReplica`] answers the
+//! inside a host, [`run_auth_service`] is the `cotal auth-service` process around one, or around those of
+//! a manifest, a lane each. A [`CalloutReplica`] answers the
 //! connects of a space beside its full service. This room does not decide who
 //! may do what (rooms `ledger` and `authority` do), does not answer a connect (room `callout`), and does not speak to
 //! NATS itself (room `broker` does).
@@ -14,7 +15,6 @@ mod context;
 mod daemon;
 pub mod explain;
 mod handle;
-#[allow(dead_code, reason = "the loop that opens lanes comes next")]
 mod host;
 mod hosted;
 mod http;
@@ -24,6 +24,7 @@ mod openapi;
 mod platform;
 mod public_face;
 mod replica;
+mod served;
 pub mod sessions;
 
 #[cfg(fuzzing)]
@@ -38,6 +39,7 @@ pub use daemon::{
     run_auth_service_until, stdout_line,
 };
 pub use handle::{AuthService, CloseError, End, Readiness};
+pub use host::manifest::{AuthHostEntry, ManifestError, parse_auth_host_manifest};
 pub use hosted::{AuthServiceInputs, HostedContext, start_auth_service};
 pub use http::{doors::LifecycleDoor, mesh::AUTH_PROVIDER_NAME};
 pub use lines::{StderrLine, stderr_line};

@@ -6,6 +6,11 @@ use url::Url;
 /// Schemes that a client can dial a broker with.
 const BROKER_SCHEMES: [&str; 4] = ["nats", "tls", "ws", "wss"];
 
+/// The flags whose values every caller of the public face reads.
+pub(crate) const PUBLIC_URL_FLAG: &str = "--exchange-public-url";
+pub(crate) const ADVERTISED_SERVER_FLAG: &str = "--advertised-server";
+pub(crate) const PROVISIONING_URL_FLAG: &str = "--agent-provisioning-url";
+
 /// What is wrong with a public face. The flag names are those of `cotal auth-service`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublicFaceError {
@@ -119,13 +124,13 @@ impl PublicFace {
         {
             return Err(PublicFaceError::Url(without_credentials(url)));
         }
-        refuse_credentials("--exchange-public-url", url)?;
+        refuse_credentials(PUBLIC_URL_FLAG, url)?;
         if let Some(server) = advertised_server
             && !Url::parse(server).is_ok_and(|parsed| BROKER_SCHEMES.contains(&parsed.scheme()))
         {
             return Err(PublicFaceError::AdvertisedServer(without_credentials(server)));
         }
-        refuse_credentials("--advertised-server", advertised_server)?;
+        refuse_credentials(ADVERTISED_SERVER_FLAG, advertised_server)?;
         // An empty provisioning URL is one that was not configured.
         let agent_provisioning_url = agent_provisioning_url.filter(|raw| !raw.is_empty());
         if let Some(raw) = agent_provisioning_url {
@@ -134,7 +139,7 @@ impl PublicFace {
             if parsed.scheme() != "https" {
                 return Err(PublicFaceError::ProvisioningScheme(parsed.scheme().to_owned()));
             }
-            refuse_credentials("--agent-provisioning-url", Some(raw))?;
+            refuse_credentials(PROVISIONING_URL_FLAG, Some(raw))?;
         }
         self.url = url.map(str::to_owned);
         self.advertised_server = advertised_server.map(str::to_owned);

@@ -1,10 +1,11 @@
 //! `cotal auth-service`: the auth service of a space in the foreground (contract 05 §14).
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use cotal_auth::AuthServiceRuntimeOptions;
 use cotal_trust::mint::STANDING_RENEWABLE_TTL_SECS;
-use cotal_workspace::trust_files;
+use cotal_wire::Space;
+use cotal_workspace::{file, trust_files};
 
 use crate::{
     context::{Context, space_flag},
@@ -27,8 +28,13 @@ const FIRST_AFTER: Duration = Duration::from_secs(60);
   cotal auth-service --space main --server nats://127.0.0.1:4222
   cotal auth-service --callout-only --space main --server nats://127.0.0.1:4222
   cotal auth-service --callout-only --space main --server nats://127.0.0.1:4222 --auth-timeout 5
+  cotal auth-service --spaces spaces.json --server nats://127.0.0.1:4222
 
-A callout replica (--callout-only) needs the --auth-timeout that the broker was configured with.")]
+A callout replica (--callout-only) needs the --auth-timeout that the broker was configured with.
+
+A manifest (--spaces) names the spaces and what the public-face flags say of each:
+  {\"version\": 2, \"spaces\": [{\"space\": \"acme\"}, {\"space\": \"zoo\", \"exchangePublicPort\": 7451}]}
+Write a changed one beside it and rename it into place. <manifest>.applied has the same bytes once it holds.")]
 pub struct AuthServiceArgs {
     /// The space; required unless --spaces is given.
     #[arg(long)]
@@ -49,9 +55,9 @@ pub struct AuthServiceArgs {
     /// the broker or a store.
     #[arg(long)]
     pub callout_only: bool,
-    /// Serve every space of this manifest, one lane each.
+    /// Serve every space of this manifest, a lane each, and follow it while running.
     #[arg(long, value_name = "MANIFEST")]
-    pub spaces: Option<std::path::PathBuf>,
+    pub spaces: Option<PathBuf>,
     /// Host service endpoints.
     #[arg(long)]
     pub service_endpoints: bool,
@@ -66,60 +72,92 @@ pub async fn run(args: AuthServiceArgs, ctx: &Context) -> Result<(), CliError> {
         announce: cotal_auth::stdout_line(),
         interactive_manager_selection: None,
     };
-    let (space, callout_only) = (args.space.clone(), args.callout_only);
+    let served = Spaces { named: args.space.clone(), manifest: args.spaces.clone() };
+    let callout_only = args.callout_only;
     let args = args.into();
     let serving = cotal_auth::run_auth_service(&args, None, &options);
     tokio::select! {
         ended = serving => ended.map_err(|error| CliError::failed(error.to_string())),
         // Dropped with the service: a lease that it held lapses by itself.
-        () = renewing(space.as_deref(), ctx), if !callout_only => Ok(()),
+        () = renewing(&served, ctx), if !callout_only => Ok(()),
     }
 }
 
-/// Renews the delivery daemon's credentials for as long as the service runs. A space has no manager here that would, and
+/// The spaces that this process serves.
+struct Spaces {
+    named: Option<String>,
+    manifest: Option<PathBuf>,
+}
+
+impl Spaces {
+    /// As the manifest says now: a space that comes later is renewed from the next pass on.
+    fn now(&self) -> Result<Vec<Space>, CliError> {
+        let Some(path) = &self.manifest else {
+            return Ok(vec![space_flag(self.named.as_deref().unwrap_or_default())?]);
+        };
+        let text = file::read_text(path)?
+            .ok_or_else(|| CliError::failed(format!("{} does not exist", path.display())))?;
+        let entries = cotal_auth::parse_auth_host_manifest(&text)
+            .map_err(|error| CliError::failed(format!("{}: {error}", path.display())))?;
+        Ok(entries.into_iter().map(|entry| entry.space).collect())
+    }
+}
+
+/// Renews the delivery daemons' credentials for as long as the service runs. A space has no manager here that would, and
 /// the daemon holds no signer; where a manager holds the renewal lease, that one renews and this one keeps out.
-async fn renewing(space: Option<&str>, ctx: &Context) {
+async fn renewing(served: &Spaces, ctx: &Context) {
     let mut next = FIRST_AFTER;
     loop {
         tokio::time::sleep(next).await;
-        next = match renew(space, ctx).await {
-            Ok(Some(pass)) => told(&pass),
-            Ok(None) => {
-                tracing::info!("renewal: the space's account is not kept here; whoever keeps it renews");
-                return std::future::pending().await;
-            }
+        next = RENEW_EVERY;
+        let spaces = match served.now() {
+            Ok(spaces) => spaces,
             Err(error) => {
                 tracing::warn!("renewal: {error}");
-                RETRY_AFTER
+                next = RETRY_AFTER;
+                continue;
             }
         };
+        for space in spaces {
+            let due = match renew(&space, ctx).await {
+                Ok(Some(pass)) => told(&space, &pass),
+                Ok(None) => {
+                    tracing::info!(%space, "renewal: the space's account is not kept here; whoever keeps it renews");
+                    RENEW_EVERY
+                }
+                Err(error) => {
+                    tracing::warn!(%space, "renewal: {error}");
+                    RETRY_AFTER
+                }
+            };
+            next = next.min(due);
+        }
     }
 }
 
 /// One pass; `None` where the space's account record is not.
-async fn renew(space: Option<&str>, ctx: &Context) -> Result<Option<Pass>, CliError> {
-    let space = space_flag(space.unwrap_or_default())?;
-    if trust_files::load_account(&ctx.root, &space)?.is_none() {
+async fn renew(space: &Space, ctx: &Context) -> Result<Option<Pass>, CliError> {
+    if trust_files::load_account(&ctx.root, space)?.is_none() {
         return Ok(None);
     }
-    doctor::renewal(ctx, &space, false)?.pass(Which::Every).await.map(Some)
+    doctor::renewal(ctx, space, false)?.pass(Which::Every).await.map(Some)
 }
 
 /// Logs a pass and answers when the next one is due.
-fn told(pass: &Pass) -> Duration {
+fn told(space: &Space, pass: &Pass) -> Duration {
     let mut next = RENEW_EVERY;
     for result in &pass.results {
         match (&result.error, result.skipped) {
             (Some(error), _) => {
                 next = RETRY_AFTER;
-                tracing::warn!(file = result.file, "renewal: not renewed: {error}");
+                tracing::warn!(%space, file = result.file, "renewal: not renewed: {error}");
             }
-            (None, Some(why)) => tracing::info!(file = result.file, "renewal: left as it is ({why})"),
-            (None, None) => tracing::info!(file = result.file, "renewal: renewed"),
+            (None, Some(why)) => tracing::info!(%space, file = result.file, "renewal: left as it is ({why})"),
+            (None, None) => tracing::info!(%space, file = result.file, "renewal: renewed"),
         }
     }
     if let Some(error) = pass.adoption.as_ref().and_then(|adoption| adoption["error"].as_str()) {
-        tracing::warn!("renewal: the delivery daemon did not take it over now: {error}");
+        tracing::warn!(%space, "renewal: the delivery daemon did not take it over now: {error}");
     }
     next
 }

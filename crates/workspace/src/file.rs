@@ -22,6 +22,8 @@ use zeroize::Zeroizing;
 const DIR_MODE: Mode = Mode::RWXU;
 /// Files that hold secrets.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+/// Files that others wait for and that hold none.
+const READABLE_MODE: Mode = FILE_MODE.union(Mode::RGRP).union(Mode::ROTH);
 /// Nothing of this contract comes near; a longer file is not read at all.
 pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 /// How many temp names are tried before a directory that holds them all is given up.
@@ -110,6 +112,15 @@ pub fn read_text(path: &Path) -> io::Result<Option<Zeroizing<String>>> {
 /// Replaces a file atomically: a 0600 sibling, fsync, rename; the sibling is removed on failure. A symlink or another
 /// thing that is no regular file refuses and stays.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, FILE_MODE)
+}
+
+/// As [`write_atomic`], for a file that holds no secret and that any user may read: 0644.
+pub fn write_atomic_readable(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, READABLE_MODE)
+}
+
+fn replace(path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
     let (dir, name) = open_parent(path)?.ok_or_else(|| absent_parent(path))?;
     match fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {}
@@ -117,7 +128,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Err(Errno::NOENT) => {}
         Err(e) => return Err(context(path, "cannot be examined", e)),
     }
-    let temp = Temp::write(&dir, &name, bytes)?;
+    let temp = Temp::write(&dir, &name, bytes, mode)?;
     fs::renameat(&dir, &temp.name, &dir, &name).map_err(|e| context(path, "cannot be replaced", e))?;
     temp.gone();
     fs::fsync(&dir)?;
@@ -127,7 +138,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Creates a file that did not exist, whole or not at all; `false` when it exists (untouched).
 pub fn create_exclusive(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let (dir, name) = open_parent(path)?.ok_or_else(|| absent_parent(path))?;
-    let temp = Temp::write(&dir, &name, bytes)?;
+    let temp = Temp::write(&dir, &name, bytes, FILE_MODE)?;
     // A hard link is the one step that both carries the whole content and fails when the name is taken.
     let created = match fs::linkat(&dir, &temp.name, &dir, &name, AtFlags::empty()) {
         Ok(()) => true,
@@ -285,9 +296,13 @@ struct Temp<'a> {
 }
 
 impl<'a> Temp<'a> {
-    fn write(dir: &'a OwnedFd, target: &OsString, bytes: &[u8]) -> io::Result<Self> {
+    fn write(dir: &'a OwnedFd, target: &OsString, bytes: &[u8], mode: Mode) -> io::Result<Self> {
         let (handle, name) = Self::open(dir, target)?;
         let temp = Self { dir, name, live: true };
+        if mode != FILE_MODE {
+            // Whatever the umask leaves of a mode that is asked for at the open.
+            fs::fchmod(&handle, mode)?;
+        }
         let mut file = std::fs::File::from(handle);
         file.write_all(bytes)?;
         file.sync_all()?;
@@ -381,6 +396,17 @@ mod tests {
         assert_eq!(read_regular(&file).unwrap().unwrap().as_slice(), b"two");
         assert_eq!((mode(&tmp.path().join("a")), mode(&dir), mode(&file)), (0o700, 0o700, 0o600));
         assert_eq!(names(&dir), ["f"]);
+    }
+
+    #[test]
+    fn a_file_for_everybody_is_0644_also_where_a_private_one_was() {
+        let tmp = tempfile::tempdir().unwrap();
+        let file = tmp.path().join("f");
+        write_atomic(&file, b"one").unwrap();
+        write_atomic_readable(&file, b"two").unwrap();
+        assert_eq!((std::fs::read(&file).unwrap().as_slice(), mode(&file)), (&b"two"[..], 0o644));
+        write_atomic(&file, b"three").unwrap();
+        assert_eq!((mode(&file), names(tmp.path())), (0o600, vec!["f".to_owned()]));
     }
 
     #[test]

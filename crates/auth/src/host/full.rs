@@ -1,0 +1,92 @@
+//! The lane that is a full service of its space: callout, plane, exchange, and a public face when its entry has one.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use cotal_broker::Servers;
+use cotal_callout::CalloutLimits;
+use cotal_wire::Space;
+use cotal_workspace::{root::Root, secret_store::SecretStore};
+
+use super::{
+    lane::{Lane, LaneRefusal, OpenLane},
+    lanes::prefix,
+    manifest::AuthHostEntry,
+};
+use crate::{
+    composition::Composition,
+    daemon::DaemonError,
+    handle::CloseError,
+    lines::LineWriter,
+    served::{Served, ServiceFlags, TakenDir, failure},
+};
+
+/// What every lane of a full host is given. Nothing else of one lane is another's.
+pub(crate) struct FullLanes {
+    pub(crate) root: Root,
+    pub(crate) store: Arc<dyn SecretStore>,
+    pub(crate) servers: Servers,
+    pub(crate) composition: Composition,
+    pub(crate) callout_limits: CalloutLimits,
+    pub(crate) hold: Option<Duration>,
+    pub(crate) announce: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+#[async_trait]
+impl OpenLane for FullLanes {
+    type Entry = AuthHostEntry;
+
+    fn space<'e>(&self, entry: &'e AuthHostEntry) -> &'e Space {
+        &entry.space
+    }
+
+    async fn open(&self, entry: &AuthHostEntry) -> Result<Box<dyn Lane>, LaneRefusal> {
+        let refuse = |error: DaemonError| LaneRefusal(error.0);
+        if entry.service_endpoints {
+            return Err(LaneRefusal(
+                "unimplemented: serviceEndpoints is not served by this version; take it out of the entry"
+                    .to_owned(),
+            ));
+        }
+        let at = prefix(&entry.space);
+        let taken = TakenDir::take(&self.root, &entry.space).map_err(refuse)?;
+        if let Some(hold) = self.hold {
+            tokio::time::sleep(hold).await;
+        }
+        let stderr = LineWriter::stderr();
+        let lines = at.clone();
+        let flags = ServiceFlags {
+            space: entry.space.clone(),
+            servers: self.servers.clone(),
+            port: 0,
+            public_face: entry.public_face.clone(),
+            callout_limits: self.callout_limits,
+            callout_log: Some(Arc::new(move |line| stderr.line(&format!("{lines} {line}")))),
+        };
+        let composition = self.composition.clone();
+        let served =
+            taken.start(flags, composition, &self.root, Arc::clone(&self.store)).await.map_err(refuse)?;
+        match served.announce() {
+            Ok(line) => (self.announce)(&format!("{at} {line}")),
+            Err(error) => {
+                if let Err(unclosed) = served.close().await {
+                    tracing::error!("{at} {unclosed}");
+                }
+                return Err(refuse(error));
+            }
+        }
+        Ok(Box::new(served))
+    }
+}
+
+#[async_trait]
+impl Lane for Served {
+    async fn ended(&self) -> String {
+        let end = Self::ended(self).await;
+        failure(&end).unwrap_or_else(|| "the broker connection closed".to_owned())
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        Self::close(self).await
+    }
+}

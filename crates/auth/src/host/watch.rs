@@ -1,0 +1,161 @@
+//! Watches a manifest on disk: it is read again when it has changed, when the host is told to, and by the backstop
+//! (contract 10 §6.2, decision D11).
+
+use std::{
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use cotal_workspace::file;
+use futures::{StreamExt as _, stream::BoxStream};
+use tokio::{sync::watch, time::MissedTickBehavior};
+
+/// How often the file is looked at. A look is one `lstat`, which unlike a notification also works where the file lies
+/// on a network or comes through a mount.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// After this long it is read whether it seems changed or not (decision D11).
+const BACKSTOP: Duration = Duration::from_secs(30);
+
+/// The manifest's text, or why it cannot be read.
+pub(super) type Reading = Result<Arc<str>, String>;
+
+/// What tells the host to read its manifest now: SIGHUP, for a process.
+pub(crate) type Reread = BoxStream<'static, ()>;
+
+/// A file that is being watched, as it was read last.
+pub(super) struct Watched {
+    readings: watch::Receiver<Reading>,
+}
+
+/// What a file was when it was looked at: a rename over it, a write into it and a touch all show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Look {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Watched {
+    /// Reads it a first time, and watches it from then on.
+    pub(super) async fn start(path: PathBuf, reread: Reread) -> Self {
+        let (look, first) = look_and_read(path.clone()).await;
+        let (told, readings) = watch::channel(first);
+        tokio::spawn(follow(path, look, reread, told));
+        Self { readings }
+    }
+
+    /// The last reading.
+    pub(super) fn reading(&mut self) -> Reading {
+        self.readings.borrow_and_update().clone()
+    }
+
+    /// Resolves when there is another one. Of several in a row only the last is one. Cancel safe.
+    pub(super) async fn changed(&mut self) {
+        if self.readings.changed().await.is_err() {
+            // The watching task ends only with its receiver.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Runs until nobody listens any more.
+async fn follow(path: PathBuf, mut seen: Option<Look>, mut reread: Reread, told: watch::Sender<Reading>) {
+    let mut looks = tokio::time::interval(LOOK_EVERY);
+    let mut backstop = tokio::time::interval(BACKSTOP);
+    for interval in [&mut looks, &mut backstop] {
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        interval.reset();
+    }
+    let mut told_to = true;
+    loop {
+        tokio::select! {
+            () = told.closed() => return,
+            _ = looks.tick() => {
+                let path = path.clone();
+                if blocking(move || look_at(&path)).await == Some(seen) {
+                    continue;
+                }
+            }
+            _ = backstop.tick() => {}
+            asked = reread.next(), if told_to => {
+                told_to = asked.is_some();
+                if !told_to {
+                    continue;
+                }
+            }
+        }
+        let (look, reading) = look_and_read(path.clone()).await;
+        seen = look;
+        told.send_if_modified(|last| {
+            let modified = *last != reading;
+            *last = reading;
+            modified
+        });
+    }
+}
+
+/// The look comes first: what changes after it shows at the next one.
+async fn look_and_read(path: PathBuf) -> (Option<Look>, Reading) {
+    let read = blocking(move || (look_at(&path), read(&path))).await;
+    read.unwrap_or_else(|| (None, Err("the manifest was not read to its end".to_owned())))
+}
+
+fn look_at(path: &Path) -> Option<Look> {
+    let metadata = std::fs::symlink_metadata(path).ok()?;
+    Some(Look {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        size: metadata.size(),
+        modified: (metadata.mtime(), metadata.mtime_nsec()),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+    })
+}
+
+fn read(path: &Path) -> Reading {
+    match file::read_text(path) {
+        Ok(Some(text)) => Ok(Arc::from(text.as_str())),
+        Ok(None) => Err(format!("{} does not exist", path.display())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Off the runtime's threads: a disk may take its time. `None` when the runtime ends.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
+/// The acknowledgment beside a manifest, `<manifest>.applied` (contract 10 §6.3, decision D10).
+#[derive(Debug, Clone)]
+pub(super) struct Applied(PathBuf);
+
+/// What is appended to the manifest's name.
+const APPLIED_SUFFIX: &str = ".applied";
+
+impl Applied {
+    pub(super) fn beside(manifest: &Path) -> Self {
+        let mut name = manifest.as_os_str().to_owned();
+        name.push(APPLIED_SUFFIX);
+        Self(name.into())
+    }
+
+    /// Says that the lanes are as this text says.
+    pub(super) async fn write(&self, text: Arc<str>) -> io::Result<()> {
+        let path = self.0.clone();
+        blocking(move || file::write_atomic_readable(&path, text.as_bytes())).await.unwrap_or_else(ended)
+    }
+
+    /// Says nothing any more.
+    pub(super) async fn withdraw(&self) -> io::Result<()> {
+        let path = self.0.clone();
+        blocking(move || file::remove_if_present(&path).map(drop)).await.unwrap_or_else(ended)
+    }
+}
+
+fn ended() -> io::Result<()> {
+    Err(io::Error::other("the runtime ended first"))
+}
