@@ -175,15 +175,29 @@ impl NatsServer {
     /// Adds a line to its configuration and lets it read that; returns when it has.
     #[allow(clippy::expect_used, reason = "a test whose broker is not as it says proves nothing")]
     pub async fn reload_with_line(&self, line: &str) {
-        let path = self.dir.path().join("nats.conf");
-        let config = fs::read_to_string(&path).expect("read the broker's configuration");
-        fs::write(&path, format!("{config}\n{line}\n")).expect("write the broker's configuration");
+        let config = fs::read_to_string(self.config_path()).expect("read the broker's configuration");
+        self.reload_as(&format!("{config}\n{line}\n")).await;
+    }
+
+    /// Gives it the configuration that `render` makes of its port and its JetStream directory, and lets it read that;
+    /// returns when it has.
+    pub async fn reload_with(&self, render: impl Fn(u16, &Path) -> String) {
+        self.reload_as(&render(self.port, &self.dir.path().join("store"))).await;
+    }
+
+    fn config_path(&self) -> PathBuf {
+        self.dir.path().join("nats.conf")
+    }
+
+    #[allow(clippy::expect_used, reason = "a test whose broker is not as it says proves nothing")]
+    async fn reload_as(&self, config: &str) {
+        fs::write(self.config_path(), config).expect("write the broker's configuration");
         let reloads = |log: &str| log.matches("Reloaded server configuration").count();
         let before = reloads(&self.log());
         self.reload();
         let deadline = Instant::now() + START_TIMEOUT;
         while reloads(&self.log()) == before {
-            assert!(Instant::now() < deadline, "the broker did not take {line:?}:\n{}", self.log());
+            assert!(Instant::now() < deadline, "the broker did not take its configuration:\n{}", self.log());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

@@ -7,6 +7,7 @@ pub mod process;
 pub mod proxy;
 pub mod raw;
 pub mod space;
+pub mod spaces;
 pub mod stage;
 
 /// Set to `1`, a test that can take longer to see more does: `cargo xtask test --long`.

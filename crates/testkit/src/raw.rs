@@ -138,6 +138,11 @@ impl RawClient {
         self.send(&frame).await
     }
 
+    /// A message that has come already: one that [`Self::ping`] passed over.
+    pub fn take_message(&mut self) -> Option<RawMessage> {
+        self.messages.pop_front()
+    }
+
     /// The next message of any subscription, or `None` when the connection ended.
     pub async fn next_message(&mut self) -> Option<RawMessage> {
         loop {

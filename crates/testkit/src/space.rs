@@ -3,12 +3,15 @@
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result};
-use cotal_broker::{Connector, Custody, Lifetime, provision};
+use cotal_broker::{Connection, Connector, Custody, Lifetime, provision};
 use cotal_trust::{
     bundle::{BrokerTrust, SpaceAccount},
     system::{SystemClock, SystemEntropy},
 };
-use cotal_wire::{Clock, InfraRole, Space, grants::infra};
+use cotal_wire::{
+    Account, Clock, ConnId, InfraRole, Nkey, Permissions, Space,
+    grants::{Rules, infra},
+};
 use cotal_workspace::{
     broker_config::{self, AccountResolver, BrokerConfig, BrokerPolicy},
     material::{self, UserAuthMaterial},
@@ -73,27 +76,11 @@ impl TestSpace {
         max_file_store: Option<u64>,
     ) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("cotal-space-").tempdir()?;
-        let (space, root) = (Space::parse(name)?, Root::at(dir.path()));
-        let now = SystemClock.now_secs();
-        let trust = BrokerTrust::create(name, &SystemEntropy, now);
-        let account = SpaceAccount::create(&trust, &space, &SystemEntropy, now);
+        let root = Root::at(dir.path());
+        let trust = BrokerTrust::create(name, &SystemEntropy, SystemClock.now_secs());
         trust_files::save_broker(&root, &trust).context("the broker's trust")?;
-        trust_files::save_account(&root, &account).context("the space's account")?;
-
         let store = FsSecretStore::open(&root).context("the secret store")?;
-        let state_dir = root.user_auth_state_dir(&space).context("the state dir")?;
-        let material = material::prepare(
-            &store,
-            &state_dir,
-            &space,
-            Some(idp_url),
-            &trust.operator,
-            &account.data_account(),
-            &SystemClock,
-            &SystemEntropy,
-        )
-        .await
-        .context("the user-auth material")?;
+        let made = SpaceParts::make(&root, &store, &trust, name, idp_url).await?;
 
         let config = |port, store_dir: PathBuf| {
             broker_config::render(&BrokerConfig {
@@ -106,30 +93,93 @@ impl TestSpace {
                 resolver: AccountResolver::Memory,
                 policy,
                 trust: &trust,
-                spaces: std::slice::from_ref(&account),
-                extra_accounts: &[(material.callout.account.public().clone(), material.callout.jwt.clone())],
+                spaces: std::slice::from_ref(&made.account),
+                extra_accounts: &[made.callout_account()],
             })
         };
         // Refused here, where it can be told; the port is the only thing that changes below.
         config(1, dir.path().join("probe"))?;
         let server =
             NatsServer::start_with(|port, store| config(port, store.to_path_buf()).unwrap_or_default()).await;
-        let connector = Connector::new(
-            &server.url(),
-            space.clone(),
-            account.data_account(),
+        made.provision(&server.url()).await?;
+        let SpaceParts { space, account, material, state_dir } = made;
+        Ok(Self { space, root, server, trust, account, material, state_dir, store, _dir: dir })
+    }
+}
+
+/// What a space is on disk and on a broker, apart from both.
+pub struct SpaceParts {
+    /// The space.
+    pub space: Space,
+    /// The data account.
+    pub account: SpaceAccount,
+    /// The prepared user-auth material.
+    pub material: Arc<UserAuthMaterial>,
+    /// The state dir.
+    pub state_dir: PathBuf,
+}
+
+impl SpaceParts {
+    /// Makes a space of this root, pinned to `idp_url`.
+    pub(crate) async fn make(
+        root: &Root,
+        store: &FsSecretStore,
+        trust: &BrokerTrust,
+        name: &str,
+        idp_url: &str,
+    ) -> Result<Self> {
+        let space = Space::parse(name)?;
+        let account = SpaceAccount::create(trust, &space, &SystemEntropy, SystemClock.now_secs());
+        trust_files::save_account(root, &account).context("the space's account")?;
+        let state_dir = root.user_auth_state_dir(&space).context("the state dir")?;
+        let material = material::prepare(
+            store,
+            &state_dir,
+            &space,
+            Some(idp_url),
+            &trust.operator,
+            &account.data_account(),
+            &SystemClock,
+            &SystemEntropy,
+        )
+        .await
+        .context("the user-auth material")?;
+        Ok(Self { space, account, material: Arc::new(material), state_dir })
+    }
+
+    /// The account of the space's callout, as a broker's configuration takes it.
+    pub(crate) fn callout_account(&self) -> (Nkey<Account>, String) {
+        (self.material.callout.account.public().clone(), self.material.callout.jwt.clone())
+    }
+
+    fn connector(&self, server: &str) -> Connector {
+        Connector::new(
+            server,
+            self.space.clone(),
+            self.account.data_account(),
             Custody::new(),
             Arc::new(SystemClock),
             Arc::new(SystemEntropy),
-        );
-        let token = space.token();
-        let label = InfraRole::PROVISIONER.label(&space);
+        )
+    }
+
+    /// A connection to the data account that may do anything: to break what a service stores.
+    pub async fn anything(&self, server: &str) -> Result<Connection> {
+        let all = || Rules { allow: vec![">".to_owned()], deny: Vec::new() };
+        let grants = move |_: &ConnId| Permissions { publish: all(), subscribe: all() };
+        let label = format!("cotal:test:{}", self.space);
+        Ok(self.connector(server).open(label, &grants, Lifetime::Renewing).await?)
+    }
+
+    /// Creates the space's streams and buckets on a broker that knows its accounts.
+    pub(crate) async fn provision(&self, server: &str) -> Result<()> {
+        let connector = self.connector(server);
+        let token = self.space.token();
+        let label = InfraRole::PROVISIONER.label(&self.space);
         let provisioner =
             connector.open(label, &|inbox| infra::provisioner(&token, inbox), Lifetime::Renewing).await?;
-        provision::provision_space(&provisioner, &space).await?;
-        provisioner.close().await?;
-        let material = Arc::new(material);
-        Ok(Self { space, root, server, trust, account, material, state_dir, store, _dir: dir })
+        provision::provision_space(&provisioner, &self.space).await?;
+        Ok(provisioner.close().await?)
     }
 }
 

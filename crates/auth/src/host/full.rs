@@ -63,9 +63,11 @@ impl OpenLane for FullLanes {
             callout_limits: self.callout_limits,
             callout_log: Some(Arc::new(move |line| stderr.line(&format!("{lines} {line}")))),
         };
-        let composition = self.composition.clone();
-        let served =
-            taken.start(flags, composition, &self.root, Arc::clone(&self.store)).await.map_err(refuse)?;
+
+        let served = taken
+            .start(flags, self.composition, &self.root, Arc::clone(&self.store))
+            .await
+            .map_err(refuse)?;
         match served.announce() {
             Ok(line) => (self.announce)(&format!("{at} {line}")),
             Err(error) => {

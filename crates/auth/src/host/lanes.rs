@@ -565,8 +565,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lane_that_hangs_is_named_after_thirty_seconds_not_started_again_and_taken_when_it_opens() {
-        let (house, mut lanes) =
-            opened(&[("a", 1), ("b", 1)], |house| drop(house.of("b").hangs.send_replace(true))).await;
+        let (house, mut lanes) = opened(&[("a", 1), ("b", 1)], |house| {
+            house.of("b").hangs.send_replace(true);
+        })
+        .await;
         assert!(!lanes.are_settled() && house.is_open("a"));
         assert!(lanes.hold_nothing_else(), "a hung start of one space delays no acknowledgment");
         run(&mut lanes, OPEN_PATIENCE).await;
@@ -581,8 +583,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_hung_start_whose_space_has_left_is_closed_when_it_settles_and_holds_the_acknowledgment_back() {
-        let (house, mut lanes) =
-            opened(&[("a", 1), ("b", 1)], |house| drop(house.of("b").hangs.send_replace(true))).await;
+        let (house, mut lanes) = opened(&[("a", 1), ("b", 1)], |house| {
+            house.of("b").hangs.send_replace(true);
+        })
+        .await;
         lanes.want(entries(&[("a", 1)]));
         run(&mut lanes, OPEN_PATIENCE * 2).await;
         assert!(!lanes.hold_nothing_else(), "it may still open, and would answer");
@@ -603,8 +607,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_start_of_an_entry_that_has_changed_meanwhile_is_closed_and_the_new_one_opens() {
-        let (house, mut lanes) =
-            opened(&[("a", 1)], |house| drop(house.of("a").hangs.send_replace(true))).await;
+        let (house, mut lanes) = opened(&[("a", 1)], |house| {
+            house.of("a").hangs.send_replace(true);
+        })
+        .await;
         lanes.want(entries(&[("a", 2)]));
         run(&mut lanes, MOMENT).await;
         assert_eq!(house.begun("a"), 1, "no second start beside the first");
@@ -615,8 +621,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_changed_entry_of_a_lane_that_failed_is_tried_at_once() {
-        let (house, mut lanes) =
-            opened(&[("a", 1)], |house| drop(house.of("a").refuses.send_replace(true))).await;
+        let (house, mut lanes) = opened(&[("a", 1)], |house| {
+            house.of("a").refuses.send_replace(true);
+        })
+        .await;
         house.of("a").refuses.send_replace(false);
         lanes.want(entries(&[("a", 2)]));
         run(&mut lanes, MOMENT).await;
@@ -637,9 +645,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lane_that_does_not_close_is_closed_again_and_acknowledged_only_then() {
-        let (house, mut lanes) =
-            opened(&[("a", 1), ("b", 1)], |house| drop(house.of("b").does_not_close.send_replace(true)))
-                .await;
+        let (house, mut lanes) = opened(&[("a", 1), ("b", 1)], |house| {
+            house.of("b").does_not_close.send_replace(true);
+        })
+        .await;
         lanes.want(entries(&[("a", 1)]));
         run(&mut lanes, RETRY_AFTER * 2).await;
         assert!(!lanes.hold_nothing_else());
