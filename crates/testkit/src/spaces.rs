@@ -9,7 +9,7 @@ use cotal_trust::{
 };
 use cotal_wire::{Clock, Space};
 use cotal_workspace::{
-    broker_config::{self, BrokerConfig, BrokerPolicy},
+    broker_config::{self, AccountResolver, BrokerConfig, BrokerPolicy},
     root::Root,
     secret_store::FsSecretStore,
     trust_files,
@@ -96,6 +96,7 @@ fn config(trust: &BrokerTrust, spaces: &[&SpaceParts], port: u16, store_dir: &Pa
         port,
         store_dir: store_dir.to_path_buf(),
         max_file_store: None,
+        resolver: AccountResolver::Memory,
         tls: None,
         websocket: None,
         policy: BrokerPolicy { auth_timeout_secs: Some(AUTH_TIMEOUT_SECS), ..BrokerPolicy::default() },
