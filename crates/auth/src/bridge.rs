@@ -9,9 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cotal_ledger::AuthorizedGrant;
 use cotal_trust::{
-    bearer::{self, BearerGrant, MintedBearer},
-    idp::{self, IdpPin, JwksResolver},
-    issuer::IssuerKeySet,
+    bearer::{BearerGrant, MintedBearer},
+    idp::{self, IdpPin, IdpRefusal, JwksResolver},
     owner::OwnerSecret,
 };
 use cotal_wire::{
@@ -22,6 +21,7 @@ use cotal_wire::{
 use crate::{
     authority::bearer_of,
     sessions::{SessionCoordinates, SessionDirectory},
+    user_tokens::UserTokenIssuer,
 };
 
 /// Why the bridge refused: one sentence for the caller, without a token or a secret in it.
@@ -55,12 +55,59 @@ pub enum BridgeConfigError {
     /// The pinned audience is empty.
     #[error("the IdP bridge needs a non-empty audience; pin the space to an identity provider first")]
     EmptyAudience,
+    /// The bearers' issuer is not the space's.
+    #[error("the bearer issuer is another space's; give the bridge the keys of its own space")]
+    OtherIssuer,
 }
 
-/// The two mandatory decisions of a host.
+/// The one IdP that a bridge believes: issuer, audience and key set, all of them. There is no way to leave one open, to
+/// name a second one, or to have a token say where its keys are; and only EdDSA verifies (contract 04 §4.1, §4.2).
+pub struct PinnedIdp {
+    pin: IdpPin,
+    keys: JwksResolver,
+}
+
+/// The key set at this URL, the only one that is ever fetched: `https`, or `http` on a loopback IP literal. It is kept for
+/// ten minutes; a kid that it does not have fetches it again after 30 s at the earliest; a fetch may take 5 s and follows
+/// no redirect (contract 04 §3).
+pub fn pinned_jwks_resolver(jwks_uri: &str, clock: Arc<dyn Clock>) -> Result<JwksResolver, IdpRefusal> {
+    JwksResolver::new(jwks_uri, clock)
+}
+
+impl PinnedIdp {
+    /// Pins an IdP. `issuer` and `audience` are compared exactly, and neither may be empty.
+    pub fn new(
+        issuer: impl Into<String>,
+        audience: impl Into<String>,
+        keys: JwksResolver,
+    ) -> Result<Self, BridgeConfigError> {
+        let (issuer, audience, jwks_uri) = (issuer.into(), audience.into(), keys.uri().to_owned());
+        // Its base URL is for logging in, which a bridge does not do.
+        let pin = IdpPin { url: jwks_uri.clone(), issuer, audience, jwks_uri };
+        Self::check_pin(&pin)?;
+        Ok(Self { pin, keys })
+    }
+
+    /// Whether a bridge can be built over this pin.
+    pub(crate) fn check_pin(pin: &IdpPin) -> Result<(), BridgeConfigError> {
+        if pin.issuer.is_empty() {
+            return Err(BridgeConfigError::EmptyIssuer);
+        }
+        if pin.audience.is_empty() {
+            return Err(BridgeConfigError::EmptyAudience);
+        }
+        Ok(())
+    }
+}
+
+/// The two mandatory decisions of a host: there is no bridge without either.
+///
+/// They are asked in this order, each only when everything before it held: the actor's grant once the IdP token is
+/// verified, the credential once the view is entitled and the proof still lives. Only then a bearer is signed.
 #[async_trait]
 pub trait BridgeHooks: Send + Sync {
-    /// The current grant of this actor: the only source of the bearer's scope and parent.
+    /// The current grant of exactly this actor: the only source of the bearer's scope and parent. A host with a ledger of
+    /// its own answers [`AuthorizedGrant::decided_by_host`].
     async fn authorize_actor(
         &self,
         owner: &DerivedOwner,
@@ -91,11 +138,9 @@ pub struct BearerRequest {
 
 /// The bridge of one space.
 pub struct IdpBridge {
-    space: Space,
-    pin: IdpPin,
-    keys: JwksResolver,
+    idp: PinnedIdp,
     owner_secret: OwnerSecret,
-    issuer: Arc<IssuerKeySet>,
+    issuer: UserTokenIssuer,
     hooks: Arc<dyn BridgeHooks>,
     sessions: Arc<dyn SessionDirectory>,
     clock: Arc<dyn Clock>,
@@ -106,13 +151,12 @@ pub struct IdpBridgeParts {
     /// The space: the audience of its bearers.
     pub space: Space,
     /// The pinned IdP.
-    pub pin: IdpPin,
-    /// The pinned key set.
-    pub keys: JwksResolver,
-    /// The owner-derivation secret.
-    pub owner_secret: OwnerSecret,
-    /// Bearer keys.
-    pub issuer: Arc<IssuerKeySet>,
+    pub idp: PinnedIdp,
+    /// The owner-derivation secret, at least 32 bytes. Owners derive from it, the pinned issuer and the subject: another
+    /// secret, or another spelling of the issuer, is another owner for everybody.
+    pub space_secret: OwnerSecret,
+    /// Signs the bearers; of the same space.
+    pub issuer: UserTokenIssuer,
     /// Grant and credential.
     pub hooks: Arc<dyn BridgeHooks>,
     /// Sessions, for the `session-caller` view.
@@ -144,34 +188,27 @@ pub struct BridgedBearer {
     pub bearer: MintedBearer,
 }
 
+/// A bridge of these parts (contract 04 §4.2, §4.3). It reads no ledger and opens no connection: its hooks do.
+///
+/// [`BridgeConfigError::OtherIssuer`] when the bearers' issuer is of another space than the bridge.
+pub fn create_idp_bridge(parts: IdpBridgeParts) -> Result<IdpBridge, BridgeConfigError> {
+    let IdpBridgeParts { space, idp, space_secret, issuer, hooks, sessions, clock } = parts;
+    if *issuer.space() != space {
+        return Err(BridgeConfigError::OtherIssuer);
+    }
+    Ok(IdpBridge { idp, owner_secret: space_secret, issuer, hooks, sessions, clock })
+}
+
 impl IdpBridge {
-    /// A bridge, or what is wrong with its parts.
-    pub fn new(parts: IdpBridgeParts) -> Result<Self, BridgeConfigError> {
-        Self::check_pin(&parts.pin)?;
-        let IdpBridgeParts { space, pin, keys, owner_secret, issuer, hooks, sessions, clock } = parts;
-        Ok(Self { space, pin, keys, owner_secret, issuer, hooks, sessions, clock })
-    }
-
-    /// Whether a bridge can be built over this pin.
-    pub(crate) fn check_pin(pin: &IdpPin) -> Result<(), BridgeConfigError> {
-        if pin.issuer.is_empty() {
-            return Err(BridgeConfigError::EmptyIssuer);
-        }
-        if pin.audience.is_empty() {
-            return Err(BridgeConfigError::EmptyAudience);
-        }
-        Ok(())
-    }
-
     /// Actor grammar, IdP token, owner, grant; in this order.
     pub async fn prove(&self, idp_token: &str, actor: &str) -> Result<ProvedActor<'_>, BridgeRefusal> {
         let actor = Actor::parse(actor).map_err(|error| BridgeRefusal(error.to_string()))?;
-        let proof = idp::verify_idp_token(idp_token, &self.pin, &self.keys, self.clock.now_secs())
+        let proof = idp::verify_idp_token(idp_token, &self.idp.pin, &self.idp.keys, self.clock.now_secs())
             .await
             .map_err(|refusal| BridgeRefusal(refusal.0))?;
         let owner = self
             .owner_secret
-            .derive(&self.pin.issuer, &proof.sub)
+            .derive(&self.idp.pin.issuer, &proof.sub)
             .map_err(|error| BridgeRefusal(error.0.to_owned()))?;
         let grant = self.hooks.authorize_actor(&owner, &actor).await?;
         if grant.owner != owner || grant.actor != actor {
@@ -237,8 +274,7 @@ impl EntitledActor<'_> {
             not_after: Some(proof_exp),
             ..bearer_of(grant, credential_id)
         };
-        let bearer = bearer::mint(&bridge.issuer, &bridge.space, &signed, bridge.clock.now_secs())
-            .map_err(|refusal| BridgeRefusal(refusal.0))?;
+        let bearer = bridge.issuer.issue(&signed, bridge.clock.now_secs())?;
         Ok(BridgedBearer { owner, bearer })
     }
 }

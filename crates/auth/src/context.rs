@@ -13,7 +13,7 @@ use cotal_callout::{Callout, CalloutLimits, CalloutParts, ConnectLimits, Limiter
 use cotal_ledger::Ledger;
 use cotal_trust::{
     callout_account::CalloutAuth,
-    idp::{IdpPin, IdpRefusal, JwksResolver},
+    idp::{IdpPin, IdpRefusal},
     issuer::{IssuerKeySet, issuer_urn},
     owner::OwnerSecret,
 };
@@ -26,7 +26,7 @@ use cotal_workspace::{
 
 use crate::{
     authority::{ConnectCredentials, ExchangeAuthority},
-    bridge::{BridgeConfigError, IdpBridge, IdpBridgeParts},
+    bridge::{BridgeConfigError, IdpBridgeParts, PinnedIdp, create_idp_bridge, pinned_jwks_resolver},
     capability::Capability,
     composition::{Composition, CompositionError},
     handle::{AuthService, HandleParts},
@@ -43,6 +43,7 @@ use crate::{
     platform::Platform,
     public_face::PublicFace,
     sessions::NoSessions,
+    user_tokens::create_user_token_issuer,
 };
 
 pub(crate) use cotal_authority::plane::NATIVE_ISSUANCE_PRUNE;
@@ -388,12 +389,13 @@ fn compose(
 ) -> Result<Service, StartError> {
     let clock = &inputs.clock;
     let authority = ExchangeAuthority::new(ledger, credentials);
-    let bridge = IdpBridge::new(IdpBridgeParts {
+    let issuer = create_user_token_issuer(&inputs.space, Arc::clone(&material.issuer))?;
+    let keys = pinned_jwks_resolver(&material.idp.jwks_uri, Arc::clone(clock))?;
+    let bridge = create_idp_bridge(IdpBridgeParts {
         space: inputs.space.clone(),
-        pin: material.idp.clone(),
-        keys: JwksResolver::new(&material.idp.jwks_uri, Arc::clone(clock))?,
-        owner_secret: material.owner_secret.clone(),
-        issuer: Arc::clone(&material.issuer),
+        idp: PinnedIdp::new(&material.idp.issuer, &material.idp.audience, keys)?,
+        space_secret: material.owner_secret.clone(),
+        issuer: issuer.clone(),
         hooks: Arc::new(authority.clone()),
         sessions: Arc::new(NoSessions),
         clock: Arc::clone(clock),
@@ -402,8 +404,7 @@ fn compose(
         issuer: material.issuer.issuer().to_owned(),
         jwks: Bytes::from(material.issuer.jwks()),
         exchange: Exchange {
-            space: inputs.space.clone(),
-            issuer: Arc::clone(&material.issuer),
+            issuer,
             bridge,
             authority,
             limiter,

@@ -1,7 +1,8 @@
 //! `start_auth_service`: one space's service inside a host (contract 05 §15.1).
 //!
-//! Two contexts in one process share nothing: keys, connections, limits, capability and listeners are each one's own, and
-//! this library keeps no state of the process.
+//! Two contexts in one process share nothing: keys, connections, limits, capability and listeners are each one's own. All
+//! that the process has one of is the queue in front of its standard error, which [`AuthServiceInputs::callout_log`]
+//! replaces.
 
 use std::{
     path::{Path, PathBuf},

@@ -1,13 +1,18 @@
 //! The auth service of a Cotal space as a library.
 //!
 //! A context holds one space's service: its plane, its callout and its HTTP faces. [`start_auth_service`] starts one
-//! inside a host, [`run_auth_service`] is the `cotal auth-service` process around one, or around those of
-//! a manifest, a lane each. A [`CalloutReplica`] answers the
-//! connects of a space beside its full service. This room does not decide who
-//! may do what (rooms `ledger` and `authority` do), does not answer a connect (room `callout`), and does not speak to
-//! NATS itself (room `broker` does).
+//! inside a host, [`run_auth_service`] is the `cotal auth-service` process around one, or around those of a manifest, a
+//! lane each. A [`CalloutReplica`] answers the connects of a space beside its full service. A host that composes its own
+//! service takes parts: [`open_auth_authority_plane`], [`create_idp_bridge`], [`create_user_token_issuer`]. Every context,
+//! plane and registry is a value, and two of them in one process never meet; all that the process has one of is the queue
+//! in front of its standard error, and a [`CalloutLog`] takes its place.
+//!
+//! This room does not decide who may do what (rooms `ledger` and `authority` do), does not answer a connect (room
+//! `callout`), and does not speak to NATS itself (room `broker` does). What its interface names of other rooms it
+//! re-exports, so that a host depends on this crate alone.
 
 mod authority;
+mod authority_plane;
 pub mod bridge;
 mod capability;
 mod composition;
@@ -22,15 +27,24 @@ mod lines;
 pub mod managers;
 mod openapi;
 mod platform;
+mod provider;
 mod public_face;
 mod replica;
 mod served;
 pub mod sessions;
+mod user_tokens;
+
+/// The book's chapter on embedding: its snippets are compiled with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/embedding.md")]
+struct TheBookOnEmbedding;
 
 #[cfg(fuzzing)]
 pub use http::exchange::fuzzing;
 
 pub use authority::ConnectCredentials;
+pub use authority_plane::{AuthAuthorityPlane, OpenAuthAuthorityPlaneOptions, open_auth_authority_plane};
+pub use bridge::{create_idp_bridge, pinned_jwks_resolver};
 pub use capability::Capability;
 pub use composition::{CompositionError, InteractiveManagerSelection, STANDING_RENEWABLE_TTL};
 pub use context::{CalloutLog, StartError};
@@ -48,5 +62,34 @@ pub use platform::{
     AssignmentState, HOST_FENCE_POLL, HostDoor, HostIncarnation, ObserveAssignment, PlatformAssignment,
     PlatformControl, PlatformControlDoor, PlatformHost,
 };
+pub use provider::{
+    AuthProvider, AuthProviders, CotalAuthProvider, DeprovisionError, ProviderError, reviewed_secret_keys,
+};
 pub use public_face::{PublicFace, PublicFaceError, PublicFaceRequest};
 pub use replica::{CalloutReplica, CalloutReplicaInputs, ReplicaEnd, admits_service_endpoints};
+pub use user_tokens::{UserTokenIssuer, create_user_token_issuer};
+
+pub use cotal_authority::{
+    Plane,
+    activation::ActivationFailure,
+    retirement::{Retirement, RetirementFailure},
+};
+pub use cotal_broker::custody::Owned;
+pub use cotal_callout::{CalloutLimits, ConnectLimits};
+pub use cotal_ledger::AuthorizedGrant;
+pub use cotal_trust::{
+    bearer::{BearerGrant, MintedBearer},
+    bundle::DataAccount,
+    idp::{IdpPin, JwksResolver},
+    issuer::IssuerKeySet,
+    owner::OwnerSecret,
+    system::{SystemClock, SystemEntropy},
+};
+pub use cotal_wire::{
+    Account, Actor, Clock, CredentialId, DerivedOwner, DigestRef, Entropy, EpCode, EpError, InstanceId,
+    LifecycleUid, Nkey, Principal, Space, UnixSecs, contract::Artifact, rows::EndpointGate,
+};
+pub use cotal_workspace::{
+    root::Root,
+    secret_store::{SecretStore, StoreError, StoreIdentity},
+};

@@ -15,7 +15,8 @@ use crate::{
 /// ledger can be read, is nothing that a stranger may learn.
 pub const AGENT_EXCHANGE_REFUSAL: &str = "agent exchange refused: unknown agent or wrong secret";
 
-/// What an exchange may sign (contract 04 §4.3, §7.8). Only the ledger's hooks build one.
+/// What an exchange may sign (contract 04 §4.3, §7.8). Only the ledger's hooks build one, and a host that decides in the
+/// ledger's place.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AuthorizedGrant {
@@ -59,6 +60,22 @@ pub struct Acl {
 }
 
 impl AuthorizedGrant {
+    /// The grant of a host that keeps a ledger of its own: of exactly this incarnation, with no scope, no channel and no
+    /// parent until the host adds them. Whatever it adds, it answers for: nothing looks at a row again.
+    pub fn decided_by_host(owner: DerivedOwner, actor: Actor, lifecycle_uid: LifecycleUid) -> Self {
+        Self {
+            owner,
+            actor,
+            scope: Vec::new(),
+            allow_subscribe: Vec::new(),
+            allow_publish: Vec::new(),
+            role: None,
+            label: None,
+            parent: None,
+            lifecycle_uid,
+        }
+    }
+
     /// The re-grant command line with one more capability: what a refused view prints (contract 04 §4.3 step 5).
     pub fn regrant_command_with(&self, capability: &str) -> String {
         let mut scope = self.scope.clone();

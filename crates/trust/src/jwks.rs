@@ -87,6 +87,11 @@ impl JwksResolver {
         })
     }
 
+    /// The one URL that it fetches.
+    pub fn uri(&self) -> &str {
+        self.uri.as_str()
+    }
+
     /// Fetches the document and checks that it has a `keys` array (the probe before a first pin).
     pub async fn probe(&self) -> Result<(), IdpRefusal> {
         self.fetch().await.map(drop)

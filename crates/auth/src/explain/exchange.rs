@@ -18,7 +18,7 @@ use super::{
     walk::{Told, Walk},
 };
 use crate::{
-    bridge::{IdpBridge, entitled_view},
+    bridge::{PinnedIdp, entitled_view},
     context::prove_reachable,
     http::exchange::AGENT_VIEW,
     managers::{ManagerDirectory, NoManagers},
@@ -111,7 +111,7 @@ impl Walk<'_> {
                 return self.not_reached(CheckName::IdpKeys, NO_PIN);
             }
         };
-        match IdpBridge::check_pin(pin) {
+        match PinnedIdp::check_pin(pin) {
             Ok(()) => self.ok(CheckName::IdpPin, format!("pinned to {}", pin.url)),
             Err(error) => self.refused(CheckName::IdpPin, error.to_string(), Some(self.mend.pin())),
         }

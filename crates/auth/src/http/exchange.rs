@@ -5,13 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cotal_callout::{LimitedBucket, Limiter};
 use cotal_ledger::{AGENT_EXCHANGE_REFUSAL, AuthorizedGrant};
-use cotal_trust::{
-    bearer::{self, BearerGrant, MintedBearer},
-    issuer::IssuerKeySet,
-};
+use cotal_trust::bearer::{BearerGrant, MintedBearer};
 use cotal_wire::{
-    Actor, Clock, DerivedOwner, InstanceId, Object, Space, TransferWriterClaim, View,
-    view::AGENT_BEARER_TTL_SECS,
+    Actor, Clock, DerivedOwner, InstanceId, Object, TransferWriterClaim, View, view::AGENT_BEARER_TTL_SECS,
 };
 use http::{HeaderValue, StatusCode, header, request::Parts};
 use hyper::body::Body;
@@ -31,6 +27,7 @@ use crate::{
     bridge::{BearerRequest, BridgeRefusal, IdpBridge},
     managers::{ManagerDirectory, SelectionRefusal},
     sessions::SessionCoordinates,
+    user_tokens::UserTokenIssuer,
 };
 
 pub(crate) const PATH: &str = "/exchange";
@@ -65,8 +62,7 @@ const RATE_LIMITED: &str = "RATE_LIMITED";
 
 /// What the exchange of one space answers from.
 pub(crate) struct Exchange {
-    pub space: Space,
-    pub issuer: Arc<IssuerKeySet>,
+    pub issuer: UserTokenIssuer,
     pub bridge: IdpBridge,
     pub authority: ExchangeAuthority,
     pub limiter: Arc<Limiter>,
@@ -471,8 +467,7 @@ async fn agent_arm(
         ttl_secs: Some(request.ttl_within(AGENT_BEARER_TTL_SECS)),
         ..bearer_of(grant, credential_id)
     };
-    let bearer = bearer::mint(&exchange.issuer, &exchange.space, &signed, exchange.clock.now_secs())
-        .map_err(|refusal| ExchangeRefusal::Refused(refusal.0))?;
+    let bearer = exchange.issuer.issue(&signed, exchange.clock.now_secs())?;
     Ok(Exchanged { owner, bearer, manager })
 }
 

@@ -19,13 +19,7 @@ use cotal_authority::{
 use cotal_callout::{ConnectLimits, Limiter};
 use cotal_dev_idp::{DevIdp, DevIdpOptions};
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
-use cotal_trust::{
-    idp::{IdpPin, JwksResolver},
-    issuer::IssuerKeySet,
-    nkey::Seed,
-    owner::OwnerSecret,
-    system::SystemEntropy,
-};
+use cotal_trust::{idp::IdpPin, issuer::IssuerKeySet, nkey::Seed, owner::OwnerSecret, system::SystemEntropy};
 use cotal_wire::{
     Account, Actor, Clock, CredentialId, DerivedOwner, EpError, InstanceId, LifecycleUid, Nkey, Principal,
     Space, UnixMillis,
@@ -40,7 +34,7 @@ use tokio::{
 
 use crate::{
     authority::{ConnectCredentials, ExchangeAuthority},
-    bridge::{IdpBridge, IdpBridgeParts},
+    bridge::{IdpBridgeParts, PinnedIdp, create_idp_bridge, pinned_jwks_resolver},
     capability::Capability,
     http::{
         doors::{Doors, LifecycleDoor},
@@ -50,6 +44,7 @@ use crate::{
     },
     managers::{ManagerDirectory, SelectionRefusal},
     sessions::NoSessions,
+    user_tokens::create_user_token_issuer,
 };
 
 pub(super) const START_MS: u64 = 1_800_000_000_000;
@@ -281,12 +276,13 @@ impl Rig {
         });
         let limiter = Arc::new(Limiter::new(ConnectLimits::default(), Arc::clone(&dyn_clock)));
         let authority = ExchangeAuthority::new(ledger.clone(), Arc::clone(&credentials) as _);
-        let bridge = IdpBridge::new(IdpBridgeParts {
+        let keys = pinned_jwks_resolver(&pin.jwks_uri, Arc::clone(&dyn_clock)).unwrap();
+        let tokens = create_user_token_issuer(&space, Arc::clone(&issuer)).unwrap();
+        let bridge = create_idp_bridge(IdpBridgeParts {
             space: space.clone(),
-            keys: JwksResolver::new(&pin.jwks_uri, Arc::clone(&dyn_clock)).unwrap(),
-            pin,
-            owner_secret: owner_secret.clone(),
-            issuer: Arc::clone(&issuer),
+            idp: PinnedIdp::new(&pin.issuer, &pin.audience, keys).unwrap(),
+            space_secret: owner_secret.clone(),
+            issuer: tokens.clone(),
             hooks: Arc::new(authority.clone()),
             sessions: Arc::new(NoSessions),
             clock: Arc::clone(&dyn_clock),
@@ -296,8 +292,7 @@ impl Rig {
             issuer: issuer.issuer().to_owned(),
             jwks: Bytes::from(issuer.jwks()),
             exchange: Exchange {
-                space: space.clone(),
-                issuer: Arc::clone(&issuer),
+                issuer: tokens,
                 bridge,
                 authority,
                 limiter: Arc::clone(&limiter),

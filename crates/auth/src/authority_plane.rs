@@ -1,0 +1,295 @@
+//! `open_auth_authority_plane`: the authority plane of a space without faces and without a callout, for a host that
+//! composes its own service around it (contract 05 §8, 08 §4).
+
+use std::{
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use cotal_authority::{
+    Plane, PlaneInputs,
+    plane::{CLAIM_PATIENCE, PlaneIdentity},
+};
+use cotal_broker::{Connector, Custody, Servers, custody::Owned};
+use cotal_trust::{
+    bundle::DataAccount,
+    system::{SystemClock, SystemEntropy},
+};
+use cotal_wire::{Clock, Entropy, EpError, Space};
+use cotal_workspace::instance_identity::InstanceIdentity;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::{
+    composition::{Composition, CompositionRequest, InteractiveManagerSelection},
+    context::{NATIVE_ISSUANCE_PRUNE, StartError},
+};
+
+/// What a plane is opened from.
+pub struct OpenAuthAuthorityPlaneOptions {
+    space: Space,
+    servers: String,
+    data_account: DataAccount,
+    identity_root: PathBuf,
+    composition: CompositionRequest,
+    native_issuance_prune: Duration,
+    claim_patience: Duration,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+}
+
+/// An open plane and every connection that it ever opened. Clones are one handle; dropped, the last of them closes the
+/// plane without waiting: call [`Self::close`] to know how that went.
+#[derive(Clone)]
+pub struct AuthAuthorityPlane {
+    plane: Arc<Plane>,
+    custody: Custody,
+    composition: Composition,
+    _released: Arc<DropGuard>,
+}
+
+impl OpenAuthAuthorityPlaneOptions {
+    /// The options that have no default. `servers` is one or more comma-separated NATS URLs; `data_account` signs every
+    /// connection of the plane; `identity_root` is the directory that keeps who the plane's own endpoint is, never one
+    /// inside `.cotal/auth`.
+    pub fn new(
+        space: Space,
+        servers: impl Into<String>,
+        data_account: DataAccount,
+        identity_root: impl AsRef<Path>,
+    ) -> Self {
+        Self {
+            space,
+            servers: servers.into(),
+            data_account,
+            identity_root: identity_root.as_ref().to_owned(),
+            composition: CompositionRequest::default(),
+            native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
+            claim_patience: CLAIM_PATIENCE,
+            clock: Arc::new(SystemClock),
+            entropy: Arc::new(SystemEntropy),
+        }
+    }
+
+    /// See [`crate::AuthServiceInputs::interactive_manager_selection`].
+    #[must_use]
+    pub fn interactive_manager_selection(mut self, selection: impl Into<String>) -> Self {
+        self.composition.selection = Some(selection.into());
+        self
+    }
+
+    /// See [`crate::AuthServiceInputs::standing_renewable_ttl_seconds`].
+    #[must_use]
+    pub fn standing_renewable_ttl_seconds(mut self, seconds: u64) -> Self {
+        self.composition.standing_ttl_secs = Some(seconds);
+        self
+    }
+
+    /// See [`crate::AuthServiceInputs::native_issuance_prune`].
+    #[must_use]
+    pub fn native_issuance_prune(mut self, interval: Duration) -> Self {
+        self.native_issuance_prune = interval;
+        self
+    }
+
+    /// How long an open asks again when nobody can say whether the plane before it is gone; default 20 s. The delivery
+    /// daemon of the space says so, and may start a little later.
+    #[must_use]
+    pub fn claim_patience(mut self, patience: Duration) -> Self {
+        self.claim_patience = patience;
+        self
+    }
+
+    /// Another clock and another source of randomness than the operating system's.
+    #[must_use]
+    pub fn clock_and_entropy(mut self, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        self.clock = clock;
+        self.entropy = entropy;
+        self
+    }
+
+    /// Everything that can be refused without an effect: the composition first, as the plane's open has it.
+    fn check(&self) -> Result<(Composition, Servers), StartError> {
+        let refuse = |sentence: String| StartError::Input(sentence);
+        let composition = self.composition.check()?;
+        if self.native_issuance_prune.is_zero() {
+            return Err(refuse(
+                "nativeIssuancePruneMs must be more than nothing; leave it out for 60 s".into(),
+            ));
+        }
+        let servers = Servers::parse(&self.servers)
+            .map_err(|why| refuse(format!("servers cannot be dialled: {why}")))?;
+        if self.identity_root.as_os_str().is_empty() {
+            return Err(refuse("identityRoot must name the directory of the plane's identity".into()));
+        }
+        if is_in_auth_dir(&self.identity_root) {
+            return Err(refuse(
+                "identityRoot must not lie inside .cotal/auth: what lies there goes with a reset of the space's secrets"
+                    .into(),
+            ));
+        }
+        Ok((composition, servers))
+    }
+}
+
+fn is_in_auth_dir(path: &Path) -> bool {
+    let names: Vec<_> = path.components().collect();
+    names
+        .windows(2)
+        .any(|pair| pair == [Component::Normal(".cotal".as_ref()), Component::Normal("auth".as_ref())])
+}
+
+/// Opens the plane of a space: takes its claim, registers its endpoint, ends what an earlier run had begun, and answers the
+/// retirement rail (contract 05 §8.2).
+///
+/// [`StartError::Plane`] carries a refused claim in its details: another process owns the plane. Everything that was opened
+/// is closed again when a step fails, and when the future is dropped before it resolves.
+pub async fn open_auth_authority_plane(
+    options: OpenAuthAuthorityPlaneOptions,
+) -> Result<AuthAuthorityPlane, StartError> {
+    let (composition, servers) = options.check()?;
+    tokio::spawn(open(options, composition, servers))
+        .await
+        .unwrap_or_else(|error| Err(StartError::Interrupted(error)))
+}
+
+async fn open(
+    options: OpenAuthAuthorityPlaneOptions,
+    composition: Composition,
+    servers: Servers,
+) -> Result<AuthAuthorityPlane, StartError> {
+    let OpenAuthAuthorityPlaneOptions {
+        space,
+        data_account,
+        identity_root,
+        native_issuance_prune,
+        claim_patience,
+        clock,
+        entropy,
+        ..
+    } = options;
+    let identity = InstanceIdentity::load_or_create(&identity_root, &*entropy)
+        .map_err(|error| StartError::Identity(error.0))?;
+    let identity = PlaneIdentity { serve: identity.serve.public().clone(), instance: identity.instance };
+    let custody = Custody::new();
+    let connector = Connector::new(
+        servers.as_str(),
+        space,
+        data_account,
+        custody.clone(),
+        Arc::clone(&clock),
+        Arc::clone(&entropy),
+    );
+    let inputs = PlaneInputs { connector, clock, entropy, identity, native_issuance_prune, claim_patience };
+    let plane = match Plane::open(inputs).await {
+        Ok(plane) => plane,
+        Err(refusal) => {
+            if let Err(error) = custody.close_remaining().await {
+                tracing::warn!(%error, "unwinding: a connection did not close");
+            }
+            return Err(StartError::Plane(refusal));
+        }
+    };
+    let released = CancellationToken::new();
+    tokio::spawn(close_when(released.clone(), Arc::clone(&plane), custody.clone()));
+    Ok(AuthAuthorityPlane { plane, custody, composition, _released: Arc::new(released.drop_guard()) })
+}
+
+async fn close_when(released: CancellationToken, plane: Arc<Plane>, custody: Custody) {
+    released.cancelled().await;
+    if let Err(error) = close(&plane, &custody).await {
+        tracing::error!(%error, "the authority plane did not close");
+    }
+}
+
+async fn close(plane: &Plane, custody: &Custody) -> Result<(), EpError> {
+    plane.close().await?;
+    custody.close_remaining().await?;
+    custody.complete();
+    Ok(())
+}
+
+impl AuthAuthorityPlane {
+    /// The plane: what mints, retires, activates, takes over, and reads for connects. All of it refuses `unavailable` once
+    /// the plane is fenced or closes.
+    pub fn plane(&self) -> &Arc<Plane> {
+        &self.plane
+    }
+
+    /// Lifetime of the standing renewable credentials, in seconds.
+    pub fn standing_renewable_ttl_seconds(&self) -> u64 {
+        self.composition.standing_ttl_secs
+    }
+
+    /// Which manager an unpinned interactive caller is bound to, when the composition chose.
+    pub fn interactive_manager_selection(&self) -> Option<InteractiveManagerSelection> {
+        self.composition.selection
+    }
+
+    /// Resolves with the reason once the plane is fenced; never otherwise. A fenced plane answers nothing any more: close
+    /// it, and open another.
+    pub async fn fenced(&self) -> String {
+        self.plane.fenced().await
+    }
+
+    /// Every connection that the plane ever opened: a detached snapshot.
+    pub fn connections(&self) -> Vec<Owned> {
+        self.custody.connections()
+    }
+
+    /// Resolves with the inventory once a close has completed and every connection has ended.
+    pub async fn closed(&self) -> Vec<Owned> {
+        self.custody.closed().await
+    }
+
+    /// Closes in the contract's order and gives the claim back (contract 05 §8.10). It does not stop when its caller does.
+    ///
+    /// One that failed may be tried again, and goes on where it failed: a claim that could not be released because the
+    /// broker does not answer is still held.
+    pub async fn close(&self) -> Result<(), EpError> {
+        let (plane, custody) = (Arc::clone(&self.plane), self.custody.clone());
+        tokio::spawn(async move { close(&plane, &custody).await })
+            .await
+            .unwrap_or_else(|_| Err(EpError::internal("the close did not run to its end")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cotal_trust::nkey::Seed;
+
+    use super::*;
+    use crate::composition::CompositionError;
+
+    fn options(servers: &str, identity_root: &str) -> OpenAuthAuthorityPlaneOptions {
+        let signing = Seed::generate(&SystemEntropy);
+        let data_account = DataAccount { account: Seed::generate(&SystemEntropy).public().clone(), signing };
+        OpenAuthAuthorityPlaneOptions::new(
+            Space::parse("demo").unwrap(),
+            servers,
+            data_account,
+            identity_root,
+        )
+    }
+
+    #[test]
+    fn the_composition_is_refused_before_where_it_would_be_opened() {
+        let text = |options: OpenAuthAuthorityPlaneOptions| options.check().err().unwrap();
+        let refusal =
+            text(options("", "").interactive_manager_selection("any").standing_renewable_ttl_seconds(0));
+        assert!(matches!(refusal, StartError::Composition(CompositionError::Selection)), "{refusal}");
+        let refusal = text(options("", "").standing_renewable_ttl_seconds(0));
+        assert!(matches!(refusal, StartError::Composition(CompositionError::StandingTtl(0))), "{refusal}");
+        assert!(text(options("", "")).to_string().contains("servers"));
+        assert!(text(options("nats://h", "")).to_string().contains("identityRoot must name"));
+    }
+
+    #[test]
+    fn an_identity_never_lies_among_the_secrets() {
+        for bad in ["/w/.cotal/auth", "/w/.cotal/auth/space.64656d6f", ".cotal/auth/x"] {
+            let refusal = options("nats://h", bad).check().err().unwrap().to_string();
+            assert!(refusal.contains("must not lie inside .cotal/auth"), "{bad}: {refusal}");
+        }
+        assert!(options("nats://h", "/w/.cotal/space.64656d6f").check().is_ok());
+    }
+}
