@@ -26,6 +26,18 @@ struct HostLedger {
     asked: Mutex<Vec<&'static str>>,
 }
 
+impl HostLedger {
+    fn new() -> Self {
+        Self {
+            scope: vec!["spawn".to_owned()],
+            uid: LifecycleUid::mint(&SystemEntropy),
+            answers_for: None,
+            refuses_credentials: false,
+            asked: Mutex::default(),
+        }
+    }
+}
+
 #[async_trait]
 impl BridgeHooks for HostLedger {
     async fn authorize_actor(
@@ -73,16 +85,6 @@ impl Rig {
         }
     }
 
-    fn ledger(&self) -> HostLedger {
-        HostLedger {
-            scope: vec!["spawn".to_owned()],
-            uid: LifecycleUid::mint(&SystemEntropy),
-            answers_for: None,
-            refuses_credentials: false,
-            asked: Mutex::default(),
-        }
-    }
-
     fn pinned(&self, issuer: &str, audience: &str) -> Result<PinnedIdp, BridgeConfigError> {
         let uri = format!("{}/jwks", self.idp.base_url());
         PinnedIdp::new(issuer, audience, pinned_jwks_resolver(&uri, Arc::new(SystemClock)).unwrap())
@@ -118,7 +120,7 @@ async fn refusal(bridge: &IdpBridge, token: &str, actor: &str, view: Option<&str
 #[tokio::test]
 async fn a_hosts_own_ledger_decides_and_the_bearer_says_what_it_said() {
     let rig = Rig::start().await;
-    let ledger = Arc::new(rig.ledger());
+    let ledger = Arc::new(HostLedger::new());
     let token = rig.idp.mint_token("alice", 60);
     let bridged = rig.bridge(&ledger).exchange(&token, "cli", None, BearerRequest::default()).await.unwrap();
     assert_eq!(*ledger.asked.lock(), ["authorize", "credential"]);
@@ -140,18 +142,18 @@ async fn no_hook_is_asked_about_what_was_refused_before_it() {
         (ledger.asked.lock().clone(), refusal)
     };
     let nothing: Vec<&str> = Vec::new();
-    assert_eq!(asked_after(rig.ledger(), &good, "not an actor", None).await.0, nothing);
-    assert_eq!(asked_after(rig.ledger(), "a.b.c", "cli", None).await.0, nothing);
+    assert_eq!(asked_after(HostLedger::new(), &good, "not an actor", None).await.0, nothing);
+    assert_eq!(asked_after(HostLedger::new(), "a.b.c", "cli", None).await.0, nothing);
     // Within the clock's tolerance it still verifies; nothing is minted for it any more.
-    let (asked, text) = asked_after(rig.ledger(), &rig.idp.mint_token("alice", 0), "cli", None).await;
+    let (asked, text) = asked_after(HostLedger::new(), &rig.idp.mint_token("alice", 0), "cli", None).await;
     assert_eq!(asked, ["authorize"], "{text}");
     assert!(text.contains("expired"), "{text}");
-    let (asked, text) = asked_after(rig.ledger(), &good, "cli", Some("admin")).await;
+    let (asked, text) = asked_after(HostLedger::new(), &good, "cli", Some("admin")).await;
     assert_eq!(asked, ["authorize"], "{text}");
     assert!(text.contains("needs scope \"admin\""), "{text}");
-    let other = HostLedger { answers_for: Some(Actor::parse("other").unwrap()), ..rig.ledger() };
+    let other = HostLedger { answers_for: Some(Actor::parse("other").unwrap()), ..HostLedger::new() };
     assert_eq!(asked_after(other, &good, "cli", None).await.0, ["authorize"], "the grant of another actor");
-    let sealed = HostLedger { refuses_credentials: true, ..rig.ledger() };
+    let sealed = HostLedger { refuses_credentials: true, ..HostLedger::new() };
     let (asked, text) = asked_after(sealed, &good, "cli", None).await;
     assert_eq!((asked, text.as_str()), (vec!["authorize", "credential"], "the vault is sealed"));
 }
@@ -165,7 +167,7 @@ async fn no_pin_can_be_left_open() {
     for loose in ["", "http://idp.example/jwks", "http://localhost:1/jwks", "file:///jwks"] {
         assert!(pinned_jwks_resolver(loose, Arc::new(SystemClock)).is_err(), "{loose}");
     }
-    let ledger = Arc::new(rig.ledger());
+    let ledger = Arc::new(HostLedger::new());
     let elsewhere = rig.bridge_pinned_to("https://another.example", &ledger);
     refusal(&elsewhere, &rig.idp.mint_token("alice", 600), "cli", None).await;
     assert!(ledger.asked.lock().is_empty(), "a token for another audience asks nobody");
