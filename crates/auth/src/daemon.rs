@@ -17,7 +17,7 @@ use crate::{
     host::{Host, full::FullLanes, manifest::parse_auth_host_manifest, watch::Reread},
     lines::LineWriter,
     public_face::PublicFace,
-    replica::run_replica,
+    replica::{run_replica, run_replicas},
     served::{ServiceFlags, TakenDir, failure},
 };
 
@@ -151,8 +151,11 @@ async fn run(
     reread: Reread,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DaemonError> {
-    if args.callout_only && args.spaces.is_none() {
-        return run_replica(args, store, options, shutdown).await;
+    if args.callout_only {
+        return match &args.spaces {
+            None => run_replica(args, store, options, shutdown).await,
+            Some(manifest) => run_replicas(manifest, args, store, options, reread, shutdown).await,
+        };
     }
     serve(read_flags(args)?, store, options, reread, shutdown).await
 }
@@ -274,14 +277,10 @@ fn read_flags(args: &AuthServiceArgs) -> Result<Flags, DaemonError> {
     if args.spaces.is_some() {
         refuse_beside_spaces(args)?;
     }
-    for (flag, given) in
-        [("--callout-only", args.callout_only), ("--service-endpoints", args.service_endpoints)]
-    {
-        if given {
-            return Err(DaemonError(format!(
-                "unimplemented: {flag} is not served by this version; run one `cotal auth-service --space <s> --server <url>` a space"
-            )));
-        }
+    if args.service_endpoints {
+        return Err(DaemonError(
+            "unimplemented: --service-endpoints is not served by this version; leave it out".to_owned(),
+        ));
     }
     if let Some(manifest) = &args.spaces {
         if manifest.is_empty() {
@@ -304,7 +303,7 @@ fn read_flags(args: &AuthServiceArgs) -> Result<Flags, DaemonError> {
 }
 
 /// What a manifest says for each space, no flag says for all of them (contract 08 §5).
-fn refuse_beside_spaces(args: &AuthServiceArgs) -> Result<(), DaemonError> {
+pub(crate) fn refuse_beside_spaces(args: &AuthServiceArgs) -> Result<(), DaemonError> {
     let entry = "the manifest's entry says it";
     let refused = [
         ("--space", args.space.is_some(), "the manifest names the spaces"),
@@ -341,7 +340,7 @@ pub(crate) fn read_server(args: &AuthServiceArgs) -> Result<Servers, DaemonError
         .map_err(|why| DaemonError(format!("--server: {why}")))
 }
 
-fn read_callout_limits(args: &AuthServiceArgs) -> Result<CalloutLimits, DaemonError> {
+pub(crate) fn read_callout_limits(args: &AuthServiceArgs) -> Result<CalloutLimits, DaemonError> {
     let mut limits = CalloutLimits::default();
     if let Some(raw) = &args.auth_timeout {
         limits.auth_timeout = read_auth_timeout(raw)?;
@@ -385,7 +384,7 @@ fn read_port(flag: &str, raw: Option<&str>) -> Result<Option<u16>, DaemonError> 
     .transpose()
 }
 
-pub(crate) fn read_auth_timeout(raw: &str) -> Result<Duration, DaemonError> {
+fn read_auth_timeout(raw: &str) -> Result<Duration, DaemonError> {
     digits(raw)
         .and_then(|raw| raw.parse::<u32>().ok())
         .filter(|seconds| *seconds > 0)
@@ -551,13 +550,9 @@ mod tests {
     }
 
     #[test]
-    fn modes_of_later_versions_refuse_as_unimplemented() {
-        for case in [
-            AuthServiceArgs { callout_only: true, spaces: Some("m".into()), space: None, ..args() },
-            AuthServiceArgs { service_endpoints: true, ..args() },
-        ] {
-            assert!(refusal(&case).starts_with("auth-service: unimplemented: --"), "{case:?}");
-        }
+    fn service_endpoints_refuse_as_unimplemented() {
+        let case = AuthServiceArgs { service_endpoints: true, ..args() };
+        assert!(refusal(&case).starts_with("auth-service: unimplemented: --service-endpoints"));
     }
 
     #[test]

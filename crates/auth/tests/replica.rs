@@ -15,8 +15,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use cotal_auth::{
-    AuthServiceArgs, CalloutLog, CalloutReplica, CalloutReplicaInputs, ReplicaEnd, StartError,
-    admits_service_endpoints, start_auth_service,
+    AuthServiceArgs, CalloutLog, CalloutReplica, CalloutReplicaInputs, DaemonError, ReplicaEnd, StartError,
+    admits_service_endpoints, run_auth_service_until, start_auth_service,
 };
 use cotal_broker::{Connection, Connector, Custody, Lifetime, kv::Bucket};
 use cotal_testkit::raw::ConnectOutcome;
@@ -28,8 +28,9 @@ use cotal_wire::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use stage::{AT_LAST, Daemon, Stage, claims_of, error_of};
+use stage::{AT_LAST, Daemon, Stage, claims_of, error_of, options_announcing};
 use tap::Tap;
+use tokio::{sync::oneshot, task::JoinHandle};
 
 type Lines = Arc<Mutex<Vec<String>>>;
 
@@ -438,4 +439,143 @@ async fn inputs_that_are_not_this_spaces_are_refused_before_anything_is_dialled(
     assert!(refused(with(stage.context(), &url, "test-store", &nowhere)).await.contains("actor ledger"));
     assert!(refused(with(stage.context(), &url, "test-store", "".as_ref())).await.contains("stateDir"));
     assert!(tap.presented().is_empty());
+}
+
+/// A callout host in this process.
+struct Host {
+    dir: tempfile::TempDir,
+    ready: String,
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<Result<(), DaemonError>>,
+}
+
+impl Host {
+    async fn start(stage: &Stage, server: &str, manifest: &Value) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("replicas.json");
+        std::fs::write(&path, manifest.to_string()).unwrap();
+        let (announced, ready) = oneshot::channel();
+        let announced = Mutex::new(Some(announced));
+        let options = options_announcing(
+            stage,
+            Arc::new(move |line| {
+                if let Some(announced) = announced.lock().take() {
+                    let _ = announced.send(line.to_owned());
+                }
+            }),
+        );
+        let args = AuthServiceArgs {
+            callout_only: true,
+            spaces: Some(path.to_str().unwrap().to_owned()),
+            server: Some(server.to_owned()),
+            ..AuthServiceArgs::default()
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let ended = tokio::spawn(async move {
+            let shutdown = async move {
+                let _ = stopped.await;
+            };
+            run_auth_service_until(&args, None, &options, shutdown).await
+        });
+        let ready = soon(ready).await.expect("the host is ready");
+        Self { dir, ready, stop, ended }
+    }
+
+    async fn stop(self) {
+        let _ = self.stop.send(());
+        soon(self.ended).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_callout_host_serves_its_spaces_while_another_is_retried_and_opens_a_lost_lane_again() {
+    let stage = Stage::start().await;
+    stage.grant_human("alice", "cli", &[], &["general"]);
+    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
+    let (_, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
+    let bearer = answer["token"].as_str().unwrap().to_owned();
+    daemon.stop().await.unwrap();
+
+    let tap = Tap::start(stage.space.server.port()).await;
+    let host = Host::start(&stage, &tap.url(), &json!({"version": 1, "spaces": ["demo", "ghost"]})).await;
+    assert!(
+        host.ready.starts_with("auth-service: 1 of 2 spaces answer; retried every 5 s: \"ghost\" on "),
+        "{}",
+        host.ready
+    );
+    stage.connected(&bearer).await;
+    let text = std::fs::read_to_string(host.dir.path().join("replicas.json")).unwrap();
+    let applied = std::fs::read_to_string(host.dir.path().join("replicas.json.applied")).unwrap();
+    assert_eq!(applied, text);
+
+    tap.cut("cotal:auth-reader:demo");
+    soon(tap.quiet()).await;
+    tap.heal();
+    soon(async {
+        while stage.connect(Some(&bearer)).await.1 != ConnectOutcome::Connected {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    host.stop().await;
+    soon(tap.quiet()).await;
+}
+
+#[tokio::test]
+async fn each_retry_of_an_admitting_space_reads_the_admission_over_one_connection_and_holds_nothing() {
+    let stage = Stage::start().await;
+    open_admission(&stage, admission()).await;
+    let tap = Tap::start(stage.space.server.port()).await;
+    let host = Host::start(&stage, &tap.url(), &json!({"version": 1, "spaces": ["demo"]})).await;
+    let says = "auth-service: 0 of 1 spaces answer; retried every 5 s: \"demo\" on ";
+    assert!(host.ready.starts_with(says), "{}", host.ready);
+    for _ in 0..3 {
+        let dialled = soon(async {
+            loop {
+                let dialled = tap.presented();
+                if !dialled.is_empty() {
+                    return dialled;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+        assert_eq!(dialled.len(), 1);
+        assert_eq!(dialled[0].name, "cotal:auth-replica-store:demo");
+        soon(tap.quiet()).await;
+    }
+    host.stop().await;
+}
+
+#[tokio::test]
+async fn an_entry_with_service_endpoints_is_refused_without_being_dialled() {
+    let stage = Stage::start().await;
+    let tap = Tap::start(stage.space.server.port()).await;
+    let entry = json!({"space": "demo", "serviceEndpoints": true});
+    let host = Host::start(&stage, &tap.url(), &json!({"version": 2, "spaces": [entry]})).await;
+    assert!(host.ready.starts_with("auth-service: 0 of 1 spaces answer"), "{}", host.ready);
+    assert!(tap.presented().is_empty());
+    host.stop().await;
+}
+
+#[tokio::test]
+async fn a_callout_host_refuses_the_flags_of_a_replica_and_those_that_its_manifest_says() {
+    let stage = Stage::start().await;
+    let host = || AuthServiceArgs {
+        callout_only: true,
+        spaces: Some("replicas.json".to_owned()),
+        server: Some("nats://127.0.0.1:1".to_owned()),
+        ..AuthServiceArgs::default()
+    };
+    let refusal = async |args: AuthServiceArgs| {
+        let options = options_announcing(&stage, Arc::new(|_| {}));
+        let ended = run_auth_service_until(&args, None, &options, std::future::pending()).await;
+        ended.unwrap_err().to_string()
+    };
+    let port = refusal(AuthServiceArgs { port: Some("0".to_owned()), ..host() }).await;
+    assert!(port.contains("--port refuses beside --callout-only"), "{port}");
+    let space = refusal(AuthServiceArgs { space: Some("demo".to_owned()), ..host() }).await;
+    assert!(space.contains("--space is not taken beside --spaces"), "{space}");
+    let endpoints = refusal(AuthServiceArgs { service_endpoints: true, ..host() }).await;
+    assert!(endpoints.contains("--service-endpoints refuses beside --callout-only"), "{endpoints}");
 }

@@ -43,6 +43,15 @@ pub struct AuthHostEntry {
     pub service_endpoints: bool,
 }
 
+/// One space of a callout host's manifest: what of an entry counts there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CalloutHostEntry {
+    /// The space.
+    pub(crate) space: Space,
+    /// Whether its full service hosts service endpoints, which no replica can answer for (contract 09 §9).
+    pub(crate) service_endpoints: bool,
+}
+
 /// Why a manifest is refused as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{at} {rule}")]
@@ -119,13 +128,21 @@ pub fn parse_auth_host_manifest(text: &str) -> Result<Vec<AuthHostEntry>, Manife
     }
 }
 
-/// Reads the manifest of a callout host (decision D9): a list of names, or the version of the full host, of which only
-/// the names count here. What the full host would refuse is refused, so that one file serves both or neither.
-#[allow(dead_code, reason = "the callout host is what reads it")]
-pub(crate) fn parse_callout_host_manifest(text: &str) -> Result<Vec<Space>, ManifestError> {
+/// Reads the manifest of a callout host (decision D9): a list of names, or the version of the full host, of which the
+/// faces do not count here. What the full host would refuse is refused, so that one file serves both or neither.
+pub(crate) fn parse_callout_host_manifest(text: &str) -> Result<Vec<CalloutHostEntry>, ManifestError> {
     match open(text)? {
-        (NAMES_VERSION, names) => read_names(names),
-        (_, spaces) => Ok(read_entries(spaces)?.into_iter().map(|entry| entry.space).collect()),
+        (NAMES_VERSION, names) => Ok(read_names(names)?
+            .into_iter()
+            .map(|space| CalloutHostEntry { space, service_endpoints: false })
+            .collect()),
+        (_, spaces) => Ok(read_entries(spaces)?
+            .into_iter()
+            .map(|AuthHostEntry { space, service_endpoints, .. }| CalloutHostEntry {
+                space,
+                service_endpoints,
+            })
+            .collect()),
     }
 }
 
@@ -542,10 +559,20 @@ mod tests {
     }
 
     #[test]
-    fn a_callout_host_reads_names_and_the_names_of_entries() {
+    fn a_callout_host_reads_names_and_of_entries_what_no_replica_can_serve() {
+        let entries =
+            r#"{"version": 2, "spaces": [{"space": "a", "serviceEndpoints": true}, {"space": "b"}]}"#;
+        let served: Vec<_> = parse_callout_host_manifest(entries)
+            .unwrap()
+            .into_iter()
+            .map(|entry| entry.service_endpoints)
+            .collect();
+        assert_eq!(served, [true, false]);
         let names = |text: &str| {
             let spaces = parse_callout_host_manifest(text)?;
-            Ok::<_, ManifestError>(spaces.iter().map(|space| space.as_str().to_owned()).collect::<Vec<_>>())
+            Ok::<_, ManifestError>(
+                spaces.iter().map(|entry| entry.space.as_str().to_owned()).collect::<Vec<_>>(),
+            )
         };
         assert_eq!(names(r#"{"version": 1, "spaces": ["a", "b"]}"#).unwrap(), ["a", "b"]);
         let entries =

@@ -1,8 +1,10 @@
 //! Many spaces in one process, a lane each (contract 08 §5, 10 §6).
 //!
 //! [`manifest`] says which spaces there are, [`watch`] follows it on disk, [`lanes`] opens and closes what has changed,
-//! and [`lane`] is all that they know of a lane. [`full`] is the lane that is a whole service.
+//! and [`lane`] is all that they know of a lane. [`full`] is the lane that is a whole service,
+//! [`callout`] the one that is a replica.
 
+pub(crate) mod callout;
 pub(crate) mod full;
 mod json;
 pub(crate) mod lane;

@@ -25,7 +25,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub use admission::admits_service_endpoints;
 pub use inputs::CalloutReplicaInputs;
 pub(crate) use inputs::ReplicaInputs;
-pub(crate) use run::run_replica;
+pub(crate) use run::{run_replica, run_replicas};
 
 use crate::{
     context::{CalloutLog, StartError},
@@ -93,8 +93,8 @@ impl CalloutReplica {
         self.inner.custody.connections()
     }
 
-    /// Resolves when the replica ends: by [`Self::close`], or because it lost what it answers from. It has then stopped
-    /// taking connects, and closes by itself.
+    /// Resolves when the replica ends: by [`Self::close`], or because it lost what it answers from. It then takes
+    /// no connect any more, and closes by itself.
     pub async fn ended(&self) -> ReplicaEnd {
         let mut end = self.inner.end.subscribe();
         match end.wait_for(Option::is_some).await.map(|end| end.clone()) {
@@ -209,12 +209,11 @@ async fn open(inputs: ReplicaInputs, custody: &Custody) -> Result<CalloutReplica
         .open_creds(InfraRole::AUTH_REPLICA.label(&inputs.space), &material.callout.callout_creds)
         .await
         .map_err(StartError::Callout)?;
-    let (log, stderr) = match inputs.callout_log {
-        Some(log) => (log, None),
-        None => {
-            let stderr = LineWriter::stderr();
-            (Arc::new(|line: &str| stderr.line(line)) as CalloutLog, Some(stderr))
-        }
+    let (log, stderr) = if let Some(log) = inputs.callout_log {
+        (log, None)
+    } else {
+        let stderr = LineWriter::stderr();
+        (Arc::new(|line: &str| stderr.line(line)) as CalloutLog, Some(stderr))
     };
     let callout = Callout::start(
         connection.clone(),

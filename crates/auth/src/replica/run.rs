@@ -1,6 +1,6 @@
-//! `cotal auth-service --callout-only --space <s> --server <url>`: one replica as a process.
+//! `cotal auth-service --callout-only`: one replica as a process, or those of a manifest, a lane each.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, path::PathBuf, sync::Arc};
 
 use cotal_broker::Servers;
 use cotal_callout::CalloutLimits;
@@ -9,9 +9,12 @@ use cotal_wire::Space;
 use cotal_workspace::secret_store::SecretStore;
 
 use super::{ReplicaEnd, ReplicaInputs, start};
-use crate::daemon::{
-    AuthServiceArgs, AuthServiceRuntimeOptions, DaemonError, choose_store, read_auth_timeout, read_server,
-    read_space,
+use crate::{
+    daemon::{
+        AuthServiceArgs, AuthServiceRuntimeOptions, DaemonError, choose_store, read_callout_limits,
+        read_server, read_space, refuse_beside_spaces,
+    },
+    host::{Host, callout::ReplicaLanes, manifest::parse_callout_host_manifest, watch::Reread},
 };
 
 /// Flags that parsed.
@@ -67,15 +70,41 @@ pub(crate) async fn run_replica(
     }
 }
 
+/// Serves the spaces of a manifest until `shutdown`. A lane that cannot open, or loses what it answers from, is retried
+/// while the others answer, so only a first manifest that cannot be adopted ends it by itself.
+pub(crate) async fn run_replicas(
+    manifest: &str,
+    args: &AuthServiceArgs,
+    store: Option<Arc<dyn SecretStore>>,
+    options: &AuthServiceRuntimeOptions,
+    reread: Reread,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), DaemonError> {
+    refuse_what_no_replica_serves(args)?;
+    refuse_beside_spaces(args)?;
+    if manifest.is_empty() {
+        return Err(DaemonError("--spaces must name a manifest; add --spaces <manifest>".to_owned()));
+    }
+    let (servers, callout_limits) = (read_server(args)?, read_callout_limits(args)?);
+    let host = Host {
+        manifest: PathBuf::from(manifest),
+        parse: parse_callout_host_manifest,
+        servers: servers.to_string(),
+        announce: Arc::clone(&options.announce),
+    };
+    let store = choose_store(store, options)?;
+    let lanes = ReplicaLanes { root: options.root.clone(), store, servers, callout_limits };
+    host.run(lanes, reread, shutdown).await
+}
+
 /// Checks every flag before anything is touched.
 fn read_flags(args: &AuthServiceArgs) -> Result<Flags, DaemonError> {
     refuse_what_no_replica_serves(args)?;
-    let mut callout_limits = CalloutLimits::default();
-    let (space, servers) = (read_space(args)?, read_server(args)?);
-    if let Some(raw) = &args.auth_timeout {
-        callout_limits.auth_timeout = read_auth_timeout(raw)?;
-    }
-    Ok(Flags { space, servers, callout_limits })
+    Ok(Flags {
+        space: read_space(args)?,
+        servers: read_server(args)?,
+        callout_limits: read_callout_limits(args)?,
+    })
 }
 
 /// The HTTP flags and `--service-endpoints` refuse beside `--callout-only` (contract 08 §5).

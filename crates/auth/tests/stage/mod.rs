@@ -335,15 +335,26 @@ fn of_stage(stage: &Stage, args: AuthServiceArgs) -> AuthServiceArgs {
 
 fn options(stage: &Stage, announced: Option<oneshot::Sender<()>>) -> AuthServiceRuntimeOptions {
     let announced = std::sync::Mutex::new(announced);
+    options_announcing(
+        stage,
+        Arc::new(move |_| {
+            if let Some(announced) = announced.lock().unwrap().take() {
+                let _ = announced.send(());
+            }
+        }),
+    )
+}
+
+/// What a process of this stage's root is given; its ready line goes there.
+pub(crate) fn options_announcing(
+    stage: &Stage,
+    announce: Arc<dyn Fn(&str) + Send + Sync>,
+) -> AuthServiceRuntimeOptions {
     AuthServiceRuntimeOptions {
         root: stage.space.root.clone(),
         startup_hold_ms: None,
         secret_store: None,
         interactive_manager_selection: None,
-        announce: Arc::new(move |_| {
-            if let Some(announced) = announced.lock().unwrap().take() {
-                let _ = announced.send(());
-            }
-        }),
+        announce,
     }
 }

@@ -55,9 +55,14 @@ impl Tap {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
-    /// Everything that was presented so far.
+    /// Everything that was presented since this was asked last.
     pub(crate) fn presented(&self) -> Vec<Presented> {
         std::mem::take(&mut self.presented.lock())
+    }
+
+    /// Cuts nobody any more.
+    pub(crate) fn heal(&self) {
+        self.cut.send_modify(BTreeSet::clear);
     }
 
     /// Resolves when every connection has ended.

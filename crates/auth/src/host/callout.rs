@@ -1,0 +1,76 @@
+//! The lane that is a callout replica of its space (contract 08 §5, 09 §9).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use cotal_broker::Servers;
+use cotal_callout::CalloutLimits;
+use cotal_trust::system::{SystemClock, SystemEntropy};
+use cotal_wire::Space;
+use cotal_workspace::{root::Root, secret_store::SecretStore};
+
+use super::{
+    lane::{Lane, LaneRefusal, OpenLane},
+    lanes::prefix,
+    manifest::CalloutHostEntry,
+};
+use crate::{
+    context::StartError,
+    handle::CloseError,
+    lines::LineWriter,
+    replica::{self, CalloutReplica, ReplicaEnd, ReplicaInputs},
+};
+
+/// What every lane of a callout host is given. Nothing else of one lane is another's.
+pub(crate) struct ReplicaLanes {
+    pub(crate) root: Root,
+    pub(crate) store: Arc<dyn SecretStore>,
+    pub(crate) servers: Servers,
+    pub(crate) callout_limits: CalloutLimits,
+}
+
+#[async_trait]
+impl OpenLane for ReplicaLanes {
+    type Entry = CalloutHostEntry;
+
+    fn space<'e>(&self, entry: &'e CalloutHostEntry) -> &'e Space {
+        &entry.space
+    }
+
+    async fn open(&self, entry: &CalloutHostEntry) -> Result<Box<dyn Lane>, LaneRefusal> {
+        // The entry says what the store would: nothing needs to be dialled.
+        if entry.service_endpoints {
+            return Err(LaneRefusal::of(StartError::ServiceEndpoints));
+        }
+        let (stderr, at) = (LineWriter::stderr(), prefix(&entry.space));
+        let replica = replica::start(ReplicaInputs {
+            space: entry.space.clone(),
+            servers: self.servers.clone(),
+            store: Arc::clone(&self.store),
+            state_dir: self.root.user_auth_state_dir(&entry.space).map_err(LaneRefusal::of)?,
+            context: None,
+            callout_limits: self.callout_limits,
+            expected_server_ids: None,
+            callout_log: Some(Arc::new(move |line| stderr.line(&format!("{at} {line}")))),
+            clock: Arc::new(SystemClock),
+            entropy: Arc::new(SystemEntropy),
+        })
+        .await
+        .map_err(LaneRefusal::of)?;
+        Ok(Box::new(replica))
+    }
+}
+
+#[async_trait]
+impl Lane for CalloutReplica {
+    async fn ended(&self) -> String {
+        match Self::ended(self).await {
+            ReplicaEnd::Lost(why) => why,
+            ReplicaEnd::Closed => "it was closed".to_owned(),
+        }
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        Self::close(self).await
+    }
+}
