@@ -130,10 +130,9 @@ impl UserAuthMaterial {
 impl CalloutMaterial {
     /// Loads all three in the order of contract 05 §15.2 step 1; what is missing is listed in one error, in that order.
     pub async fn load(store: &dyn SecretStore, space: &Space) -> Result<Self, MaterialError> {
-        let data_account = load_secret(store, space, SERVICE_KEYS_FILE, DataAccount::from_document).await?;
-        let callout = load_secret(store, space, CALLOUT_FILE, CalloutAuth::from_document).await?;
-        let issuer =
-            load_secret(store, space, ISSUER_FILE, |text| IssuerKeySet::from_document(text, space)).await?;
+        let data_account = load_data_account(store, space).await?;
+        let callout = load_callout(store, space).await?;
+        let issuer = load_issuer(store, space).await?;
         match (data_account, callout, issuer) {
             (Some(data_account), Some(callout), Some(issuer)) => Ok(Self { data_account, callout, issuer }),
             (data_account, callout, issuer) => Err(lacking(
