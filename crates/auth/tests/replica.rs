@@ -19,12 +19,21 @@ use cotal_auth::{
     admits_service_endpoints, run_auth_service_until, start_auth_service,
 };
 use cotal_broker::{Connection, Connector, Custody, Lifetime, kv::Bucket};
-use cotal_testkit::raw::ConnectOutcome;
-use cotal_trust::system::{SystemClock, SystemEntropy};
-use cotal_wire::{
-    ConnId, EpCode, Names, Permissions, Rules, UnixMillis, grants::infra, names::SERVICE_ADMISSION_KEY,
-    rows::ServiceAdmission,
+use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
+use cotal_testkit::{
+    raw::{ConnectOutcome, RawClient},
+    spaces::TestSpaces,
 };
+use cotal_trust::{
+    bundle::SpaceAccount,
+    idp::http_client,
+    system::{SystemClock, SystemEntropy},
+};
+use cotal_wire::{
+    Actor, ConnId, EpCode, LifecycleUid, Names, Permissions, Rules, Space, UnixMillis, grants::infra,
+    names::SERVICE_ADMISSION_KEY, rows::ServiceAdmission,
+};
+use cotal_workspace::{material::Discovery, root::Root};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -44,10 +53,14 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn connector(stage: &Stage, url: &str) -> Connector {
+    connector_of(&stage.space.space, &stage.space.account, url)
+}
+
+fn connector_of(space: &Space, account: &SpaceAccount, url: &str) -> Connector {
     Connector::new(
         url,
-        stage.space.space.clone(),
-        stage.space.account.data_account(),
+        space.clone(),
+        account.data_account(),
         Custody::new(),
         Arc::new(SystemClock),
         Arc::new(SystemEntropy),
@@ -66,8 +79,13 @@ async fn admin(stage: &Stage) -> Connection {
 
 /// Opens the space's service-endpoint admission, with these bytes.
 async fn open_admission(stage: &Stage, bytes: Vec<u8>) {
-    let admin = admin(stage).await;
-    let bucket = Bucket::new(&admin, &Names::new(&stage.space.space.token()).auth_bucket());
+    open_admission_over(&connector(stage, &stage.space.server.url()), bytes).await;
+}
+
+async fn open_admission_over(connector: &Connector, bytes: Vec<u8>) {
+    let label = "cotal:test-admin".to_owned();
+    let admin = connector.open(label, &everything, Lifetime::Renewing).await.unwrap();
+    let bucket = Bucket::new(&admin, &Names::new(&connector.space().token()).auth_bucket());
     assert!(matches!(
         bucket.create(SERVICE_ADMISSION_KEY, bytes.into()).await,
         cotal_broker::kv::WriteOutcome::Written(_)
@@ -451,13 +469,17 @@ struct Host {
 
 impl Host {
     async fn start(stage: &Stage, server: &str, manifest: &Value) -> Self {
+        Self::start_in(&stage.space.root, server, manifest).await
+    }
+
+    async fn start_in(root: &Root, server: &str, manifest: &Value) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("replicas.json");
         std::fs::write(&path, manifest.to_string()).unwrap();
         let (announced, ready) = oneshot::channel();
         let announced = Mutex::new(Some(announced));
         let options = options_announcing(
-            stage,
+            root,
             Arc::new(move |line| {
                 if let Some(announced) = announced.lock().take() {
                     let _ = announced.send(line.to_owned());
@@ -568,7 +590,7 @@ async fn a_callout_host_refuses_the_flags_of_a_replica_and_those_that_its_manife
         ..AuthServiceArgs::default()
     };
     let refusal = async |args: AuthServiceArgs| {
-        let options = options_announcing(&stage, Arc::new(|_| {}));
+        let options = options_announcing(&stage.space.root, Arc::new(|_| {}));
         let ended = run_auth_service_until(&args, None, &options, std::future::pending()).await;
         ended.unwrap_err().to_string()
     };
@@ -578,4 +600,71 @@ async fn a_callout_host_refuses_the_flags_of_a_replica_and_those_that_its_manife
     assert!(space.contains("--space is not taken beside --spaces"), "{space}");
     let endpoints = refusal(AuthServiceArgs { service_endpoints: true, ..host() }).await;
     assert!(endpoints.contains("--service-endpoints refuses beside --callout-only"), "{endpoints}");
+}
+
+/// The bearer of an agent of this space, whose full service runs for it and is stopped again.
+async fn bearer_in(spaces: &TestSpaces, name: &str) -> String {
+    let parts = spaces.of(name);
+    let owner = parts.material.owner_secret.derive(&parts.material.idp.issuer, "alice").unwrap();
+    let (secret, hash) = mint_agent_secret(&SystemEntropy);
+    let input = GrantInput {
+        owner: owner.clone(),
+        actor: Actor::parse("worker").unwrap(),
+        scope: vec![],
+        allow_subscribe: vec!["general".to_owned()],
+        allow_publish: vec!["general".to_owned()],
+        role: None,
+        label: None,
+        parent: None,
+        lifecycle_uid: Some(LifecycleUid::mint(&SystemEntropy)),
+    };
+    Ledger::at(&parts.state_dir).grant_managed(&input, &hash, &SystemClock).unwrap();
+    let args = AuthServiceArgs {
+        space: Some(name.to_owned()),
+        server: Some(spaces.server.url()),
+        ..AuthServiceArgs::default()
+    };
+    let (ready, exchanged) = (Arc::new(tokio::sync::Notify::new()), tokio::sync::Notify::new());
+    let announced = Arc::clone(&ready);
+    let options = options_announcing(&spaces.root, Arc::new(move |_| announced.notify_one()));
+    let serving = run_auth_service_until(&args, None, &options, exchanged.notified());
+    let exchanging = async {
+        soon(ready.notified()).await;
+        let discovery = Discovery::load(&parts.state_dir).unwrap().unwrap();
+        let answer = http_client(AT_LAST)
+            .unwrap()
+            .post(format!("{}/exchange", discovery.url))
+            .bearer_auth(discovery.cap.as_str())
+            .json(&json!({"owner": owner.as_str(), "actor": "worker", "actorToken": secret.as_str()}))
+            .send()
+            .await
+            .unwrap();
+        let answer: Value = answer.json().await.unwrap();
+        exchanged.notify_one();
+        answer["token"].as_str().unwrap().to_owned()
+    };
+    let (served, bearer) = futures::join!(serving, exchanging);
+    served.unwrap();
+    bearer
+}
+
+#[tokio::test]
+async fn of_two_spaces_the_one_that_admits_service_endpoints_is_named_and_the_other_is_answered() {
+    let spaces = TestSpaces::start(&["demo", "zoo"], "http://127.0.0.1:9/api/auth").await;
+    let bearer = bearer_in(&spaces, "zoo").await;
+    let (demo, zoo) = (spaces.of("demo"), spaces.of("zoo"));
+    open_admission_over(&connector_of(&demo.space, &demo.account, &spaces.server.url()), admission()).await;
+
+    let manifest = json!({"version": 1, "spaces": ["demo", "zoo"]});
+    let host = Host::start_in(&spaces.root, &spaces.server.url(), &manifest).await;
+    let says = "auth-service: 1 of 2 spaces answer; retried every 5 s: \"demo\" on ";
+    assert!(host.ready.starts_with(says), "{}", host.ready);
+    let sentinel = &zoo.material.callout.sentinel_creds;
+    for _ in 0..4 {
+        let nonce = Some("nonce-0123456789");
+        let (_, outcome) =
+            RawClient::connect(&spaces.server.url(), Some(sentinel), Some(&bearer), nonce).await;
+        assert_eq!(outcome, ConnectOutcome::Connected);
+    }
+    host.stop().await;
 }

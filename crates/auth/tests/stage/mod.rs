@@ -21,6 +21,7 @@ use cotal_trust::{
 use cotal_wire::{Actor, DerivedOwner, LifecycleUid};
 use cotal_workspace::{
     material::Discovery,
+    root::Root,
     secret_store::{FsSecretStore, SecretStore, StoreError, StoreIdentity},
 };
 use serde_json::{Value, json};
@@ -336,7 +337,7 @@ fn of_stage(stage: &Stage, args: AuthServiceArgs) -> AuthServiceArgs {
 fn options(stage: &Stage, announced: Option<oneshot::Sender<()>>) -> AuthServiceRuntimeOptions {
     let announced = std::sync::Mutex::new(announced);
     options_announcing(
-        stage,
+        &stage.space.root,
         Arc::new(move |_| {
             if let Some(announced) = announced.lock().unwrap().take() {
                 let _ = announced.send(());
@@ -345,13 +346,13 @@ fn options(stage: &Stage, announced: Option<oneshot::Sender<()>>) -> AuthService
     )
 }
 
-/// What a process of this stage's root is given; its ready line goes there.
+/// What a process of this root is given; its ready line goes there.
 pub(crate) fn options_announcing(
-    stage: &Stage,
+    root: &Root,
     announce: Arc<dyn Fn(&str) + Send + Sync>,
 ) -> AuthServiceRuntimeOptions {
     AuthServiceRuntimeOptions {
-        root: stage.space.root.clone(),
+        root: root.clone(),
         startup_hold_ms: None,
         secret_store: None,
         interactive_manager_selection: None,
