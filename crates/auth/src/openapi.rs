@@ -1,11 +1,21 @@
 //! The OpenAPI document of both faces, generated from the routes and served nowhere.
 
-use utoipa::OpenApi;
+use utoipa::{
+    Modify, OpenApi,
+    openapi::{
+        self,
+        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    },
+};
 
 use crate::http::{
     doors::{interactive_retire, managed_activate, managed_retire},
     exchange, health, jwks, mesh,
 };
+
+/// What the capability is, for who reads the document.
+const CAPABILITY: &str = "The capability of `auth-service.json`, new at every start. Loopback face only: the public face \
+    asks for none.";
 
 /// The document's source: every route that a face of this version serves.
 #[derive(OpenApi)]
@@ -24,9 +34,22 @@ use crate::http::{
         managed_retire::serve,
         managed_activate::serve,
         mesh::reply
-    )
+    ),
+    modifiers(&Capability)
 )]
 struct Document;
+
+/// How the loopback face is entered: exactly `Authorization: Bearer <cap>`.
+struct Capability;
+
+impl Modify for Capability {
+    fn modify(&self, document: &mut openapi::OpenApi) {
+        let mut scheme = HttpBuilder::new();
+        scheme = scheme.scheme(HttpAuthScheme::Bearer).description(Some(CAPABILITY));
+        let components = document.components.get_or_insert_with(openapi::Components::default);
+        components.add_security_scheme("capability", SecurityScheme::Http(scheme.build()));
+    }
+}
 
 /// The OpenAPI document, as pretty JSON with a final newline.
 pub fn openapi_document() -> Result<String, serde_json::Error> {

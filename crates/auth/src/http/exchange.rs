@@ -139,15 +139,18 @@ impl ExchangeRefusal {
     }
 }
 
-/// The body of a connect-limit 429.
+/// The body of a connect-limit 429; too many refusals have `error` alone.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RateLimitedBody<'a> {
     /// `RATE_LIMITED`.
+    #[schema(required = false)]
     pub code: &'a str,
     /// Whole seconds; the `Retry-After` header says the same.
+    #[schema(required = false)]
     pub retry_after_seconds: u64,
     /// `actor` or `owner`: the bucket that ran out.
+    #[schema(required = false)]
     pub limit: &'a str,
     /// One sentence for a person.
     pub error: &'a str,
@@ -195,8 +198,10 @@ pub(crate) struct ExchangeRequestBody {
     /// Human arm: the IdP's JWT.
     pub idp_token: Option<String>,
     /// Both arms: the actor.
+    #[schema(pattern = "^[A-Za-z0-9_]+$")]
     pub actor: Option<String>,
     /// Agent arm: the owner.
+    #[schema(pattern = "^u_[a-z2-7]{26}$")]
     pub owner: Option<String>,
     /// Agent arm: the agent's secret; its presence selects this arm.
     pub actor_token: Option<String>,
@@ -254,12 +259,13 @@ struct Exchanged {
 
 /// Serves the route once its guards have passed: capability, throttle evaluation, body, checks, arm.
 #[utoipa::path(post, path = PATH, operation_id = "exchange", tag = "both faces", request_body = ExchangeRequestBody,
-    params(("Authorization" = Option<String>, Header, description = "Loopback face only: exactly `Bearer <cap>`.")),
+    security((), ("capability" = [])),
     responses(
         (status = 200, description = "A bearer.", body = ExchangeBody),
         (status = 400, description = "The request says something impossible, or is not JSON.", body = super::reply::ErrorBody),
         (status = 401, description = "The proof, the grant or the selection was refused; on loopback also a wrong capability.", body = super::reply::ErrorBody),
         (status = 403, description = "A browser origin, or a view that the public face never mints.", body = super::reply::ErrorBody),
+        (status = 404, description = "Another request target: a query string, for one.", body = super::reply::ErrorBody),
         (status = 405, description = "Not a POST.", body = super::reply::ErrorBody),
         (status = 413, description = "More than 65536 bytes.", body = super::reply::ErrorBody),
         (status = 415, description = "Not application/json.", body = super::reply::ErrorBody),

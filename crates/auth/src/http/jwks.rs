@@ -40,6 +40,7 @@ pub(crate) struct Jwk {
 /// The key set that verifies this space's bearers.
 #[utoipa::path(get, path = PATH, operation_id = "jwks", tag = "both faces", responses(
     (status = 200, description = "The key set; `cache-control: max-age=300`.", body = JwksBody),
+    (status = 404, description = "Another request target: a query string, for one.", body = super::reply::ErrorBody),
     (status = 405, description = "Not a GET.", body = super::reply::ErrorBody),
     (status = 503, description = "Public face: admission cap or deadline.", body = super::reply::ErrorBody),
 ))]

@@ -111,6 +111,7 @@ impl MeshBundle {
 /// The bootstrap bundle of this space.
 #[utoipa::path(get, path = PATH, operation_id = "mesh", tag = "public face", responses(
     (status = 200, description = "The bundle.", body = MeshBundle),
+    (status = 404, description = "The loopback face has no such path; or another request target.", body = super::reply::ErrorBody),
     (status = 405, description = "Not a GET.", body = super::reply::ErrorBody),
     (status = 503, description = "Admission cap or deadline.", body = super::reply::ErrorBody),
 ))]

@@ -31,10 +31,13 @@ const MISSING: &str = "<missing>";
 #[expect(dead_code, reason = "documents the request")]
 pub(crate) struct InteractiveRetireRequest {
     /// The owner, `u_…`.
+    #[schema(pattern = "^u_[a-z2-7]{26}$")]
     pub owner: String,
     /// The actor.
+    #[schema(pattern = "^[A-Za-z0-9_]+$")]
     pub actor: String,
     /// The incarnation that the interactive row names.
+    #[schema(pattern = "^[a-z0-9]{26,32}$")]
     pub lifecycle_uid: String,
 }
 
@@ -83,13 +86,13 @@ impl Refusal {
 /// Serves the route.
 #[utoipa::path(post, path = PATH, operation_id = "retireInteractiveLifecycle", tag = "loopback face",
     request_body = InteractiveRetireRequest,
-    params(("Authorization" = String, Header, description = "Exactly `Bearer <cap>`.")),
+    security(("capability" = [])),
     responses(
         (status = 200, description = "Retired, retired before, or never started.", body = RetirementBody),
         (status = 400, description = "The body is not JSON, not closed, or a member is outside its grammar.", body = DoorErrorBody),
         (status = 401, description = "Wrong capability.", body = DoorErrorBody),
         (status = 403, description = "A browser origin, or authority refused.", body = DoorErrorBody),
-        (status = 404, description = "No interactive grant.", body = DoorErrorBody),
+        (status = 404, description = "No interactive grant; or the public face, which has no such path; or another request target.", body = DoorErrorBody),
         (status = 405, description = "Not a POST.", body = DoorErrorBody),
         (status = 409, description = "The grant or the alias stands at another incarnation.", body = DoorErrorBody),
         (status = 412, description = "The state does not admit the retirement.", body = DoorErrorBody),

@@ -35,12 +35,16 @@ const OTHER_ACCOUNT: &str = "managed lifecycle activation: accountPublicKey is n
 #[expect(dead_code, reason = "documents the request")]
 pub(crate) struct ManagedActivateRequest {
     /// The data account whose authority this must be, `A…`.
+    #[schema(pattern = "^A[A-Z2-7]{55}$")]
     pub account_public_key: String,
     /// The owner, `u_…`.
+    #[schema(pattern = "^u_[a-z2-7]{26}$")]
     pub owner: String,
     /// The actor.
+    #[schema(pattern = "^[A-Za-z0-9_]+$")]
     pub actor: String,
     /// The incarnation.
+    #[schema(pattern = "^[a-z0-9]{26,32}$")]
     pub lifecycle_uid: String,
 }
 
@@ -60,18 +64,20 @@ pub(crate) struct ActivatedBody<'a> {
     pub activated: bool,
 }
 
-/// A native failure after dispatch.
+/// A native failure after dispatch; a request that was refused before has `error`, and `outcome` once it was read.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ActivationErrorBody<'a> {
     /// One sentence for a person; clients must not match on it.
     pub error: &'a str,
-    /// The native code.
+    /// The native code, after dispatch.
+    #[schema(required = false)]
     pub code: &'a str,
     /// Objects, each with a `kind`.
     #[serde(skip_serializing_if = "<[Value]>::is_empty")]
     #[schema(value_type = Vec<Object>)]
     pub details: &'a [Value],
     /// `not-executed` or `unknown`.
+    #[schema(required = false)]
     pub outcome: &'a str,
 }
 
@@ -116,12 +122,13 @@ fn native(error: &EpError, outcome: &'static str) -> Reply {
 /// Serves the route.
 #[utoipa::path(post, path = PATH, operation_id = "activateManagedLifecycle", tag = "loopback face",
     request_body = ManagedActivateRequest,
-    params(("Authorization" = String, Header, description = "Exactly `Bearer <cap>`.")),
+    security(("capability" = [])),
     responses(
         (status = 200, description = "Active at this incarnation, gate open.", body = ActivatedBody),
         (status = 400, description = "The body is not JSON, not closed, or a member is outside its grammar.", body = DoorErrorBody),
         (status = 401, description = "Wrong capability.", body = DoorErrorBody),
         (status = 403, description = "A browser origin, another data account, or authority refused.", body = ActivationErrorBody),
+        (status = 404, description = "The public face has no such path; or another request target.", body = DoorErrorBody),
         (status = 405, description = "Not a POST.", body = DoorErrorBody),
         (status = 409, description = "The alias is active as another incarnation, or a race was lost.", body = ActivationErrorBody),
         (status = 412, description = "The state does not admit the activation.", body = ActivationErrorBody),

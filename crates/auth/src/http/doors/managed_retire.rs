@@ -28,10 +28,13 @@ const DOOR: Door = Door {
 #[expect(dead_code, reason = "documents the request")]
 pub(crate) struct ManagedRetireRequest {
     /// The owner, `u_…`.
+    #[schema(pattern = "^u_[a-z2-7]{26}$")]
     pub owner: String,
     /// The actor.
+    #[schema(pattern = "^[A-Za-z0-9_]+$")]
     pub actor: String,
     /// The incarnation; its managed grant must be revoked already.
+    #[schema(pattern = "^[a-z0-9]{26,32}$")]
     pub lifecycle_uid: String,
 }
 
@@ -70,12 +73,13 @@ impl Refusal {
 /// Serves the route.
 #[utoipa::path(post, path = PATH, operation_id = "retireManagedLifecycle", tag = "loopback face",
     request_body = ManagedRetireRequest,
-    params(("Authorization" = String, Header, description = "Exactly `Bearer <cap>`.")),
+    security(("capability" = [])),
     responses(
         (status = 200, description = "Retired, retired before, or never started.", body = RetirementBody),
         (status = 400, description = "The body is not JSON, not closed, or a member is outside its grammar.", body = super::super::reply::ErrorBody),
         (status = 401, description = "Wrong capability.", body = super::super::reply::ErrorBody),
         (status = 403, description = "A browser origin.", body = super::super::reply::ErrorBody),
+        (status = 404, description = "The public face has no such path; or another request target.", body = super::super::reply::ErrorBody),
         (status = 405, description = "Not a POST.", body = super::super::reply::ErrorBody),
         (status = 409, description = "Still granted at this incarnation, or the alias stands at another one.", body = super::super::reply::ErrorBody),
         (status = 413, description = "More than 65536 bytes.", body = super::super::reply::ErrorBody),
