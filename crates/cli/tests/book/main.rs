@@ -55,6 +55,7 @@ typed_pages! {
     the_commands_of_before_the_first_grant_do_what_the_page_says "before-the-first-grant.md";
     the_commands_of_the_production_checklist_do_what_the_page_says "production.md";
     the_commands_of_the_delivery_daemon_do_what_the_page_says "delivery.md";
+    the_commands_of_troubleshooting_do_what_the_page_says "troubleshooting.md";
     the_commands_of_the_night_shift_do_what_the_page_says "night-shift.md";
 }
 
