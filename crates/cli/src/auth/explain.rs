@@ -12,7 +12,7 @@ use crate::{
     context::{Context, DEFAULT_SPACE, space_flag},
     outcome::CliError,
     space_broker,
-    terminal::printable,
+    terminal::{escaped, printable},
 };
 
 /// `cotal auth explain`
@@ -105,7 +105,12 @@ fn table(explanation: &Explanation) -> String {
         }
         lines.push(row(check));
         if let Some(mend) = &check.mend {
-            lines.push(format!("{:indent$}mend: {}", "", printable(mend), indent = INDENT));
+            // A command that is shown altered would be another command.
+            let mend = match escaped(mend) {
+                None => format!("mend: {mend}"),
+                Some(_) => "mend: a command that a terminal cannot show as it is; --json holds it".to_owned(),
+            };
+            lines.push(format!("{:INDENT$}{mend}", ""));
         }
     }
     lines.push(match explanation.refusal() {
@@ -169,6 +174,7 @@ mod tests {
             checks: vec![
                 check(CheckName::Service, Verdict::Ok, "it answers", None),
                 check(CheckName::LedgerRow, Verdict::Refused, "no\u{1b}[2J row", Some("cotal actor grant")),
+                check(CheckName::View, Verdict::Refused, "no scope", Some("cotal --label '\u{1b}'")),
                 check(CheckName::Bearer, Verdict::NotReached, "no bearer", None),
             ],
         };
@@ -179,6 +185,8 @@ mod tests {
              \x20 service              ok           it answers (05 §3.3)\n\
              \x20 ledger-row           REFUSED      no\u{fffd}[2J row (04 §7.3, §7.8)\n\
              \x20                                   mend: cotal actor grant\n\
+             \x20 view                 REFUSED      no scope (05 §4.3)\n\
+             \x20                                   mend: a command that a terminal cannot show as it is; --json holds it\n\
              connect of ?.cli in space main\n\
              \x20 bearer               not-reached  no bearer (04 §2.4, §8.4)\n\
              Refused by ledger-row."
