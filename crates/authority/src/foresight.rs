@@ -85,7 +85,11 @@ impl Foresight {
         };
         if let Some(named) = named {
             let root = standing_root(stores, principal, uid, named, now).await;
-            return Self { head: Ok(HeadForeseen::Active), gate: gate.map(beside_a_root), root: Some(root) };
+            return Self {
+                head: Ok(HeadForeseen::Active),
+                gate: gate.map(|at| beside_a_root(at.as_ref())),
+                root: Some(root),
+            };
         }
         Self::unstamped(principal, uid, head, reservation.map(|found| found.map(|(row, _)| row)), gate)
     }
@@ -139,8 +143,8 @@ async fn standing_root(
     Ok(RootForeseen::Stands { id, expires_at })
 }
 
-fn beside_a_root(gate: Option<GateAt>) -> GateForeseen {
-    match gate.as_ref().map(|at| at.gate.state()) {
+fn beside_a_root(gate: Option<&GateAt>) -> GateForeseen {
+    match gate.map(|at| at.gate.state()) {
         None => GateForeseen::Absent,
         Some(GateState::Open) => GateForeseen::Open,
         Some(GateState::Frozen(op) | GateState::Retired(op)) => GateForeseen::Aside(op.kind().as_str()),
