@@ -261,12 +261,11 @@ impl Fields<'_> {
     /// The value of the next field when it has this name, folded; otherwise the field stays where it is.
     fn take(&mut self, name: &str) -> Option<String> {
         let value = self.0.strip_prefix(name)?.strip_prefix('=')?;
-        let (value, rest) = match value.strip_prefix('"') {
-            Some(quoted) => unquote(quoted)?,
-            None => {
-                let end = value.find(' ').unwrap_or(value.len());
-                (value[..end].to_owned(), &value[end..])
-            }
+        let (value, rest) = if let Some(quoted) = value.strip_prefix('"') {
+            unquote(quoted)?
+        } else {
+            let end = value.find(' ').unwrap_or(value.len());
+            (value[..end].to_owned(), &value[end..])
         };
         // A space stands between two fields, and nowhere else.
         self.0 = match rest.strip_prefix(' ') {

@@ -8,7 +8,7 @@ use cotal_wire::{Act, BearerClaims, ConnId, CredentialId, View, view::AGENT_BEAR
 use super::{
     CheckName,
     exchange::NO_STORES,
-    seen::{Granted, blocking, within},
+    seen::{Granted, NoBearer, blocking, within},
     walk::Walk,
 };
 
@@ -23,12 +23,12 @@ impl Walk<'_> {
     pub(super) async fn connect(
         &mut self,
         granted: Option<Granted>,
-        view: Option<Option<View>>,
+        view: Result<Option<View>, NoBearer>,
         root: Option<RootForeseen>,
         signs: bool,
         reader: Option<&ConnectReader>,
     ) {
-        let bearer = granted.as_ref().zip(view).map(|(granted, view)| (granted, view));
+        let bearer = granted.as_ref().zip(view.ok());
         match bearer.as_ref().filter(|_| signs) {
             Some((Granted { agent, .. }, view)) => {
                 let cap = if *agent { AGENT_BEARER_TTL_SECS } else { View::ttl_cap_secs(*view) };
@@ -64,7 +64,7 @@ impl Walk<'_> {
                 }
             },
             _ if root == Some(RootForeseen::ToBeMade) => {
-                self.not_reached(CheckName::ConnectCredential, NO_ROOT_YET)
+                self.not_reached(CheckName::ConnectCredential, NO_ROOT_YET);
             }
             (_, None) => self.not_reached(CheckName::ConnectCredential, NO_STORES),
             _ => self.not_reached(CheckName::ConnectCredential, NO_BEARER),

@@ -14,7 +14,7 @@ use cotal_wire::{DerivedOwner, Principal, View};
 use super::{
     CheckName, Whose,
     mend::Mend,
-    seen::{Granted, Keys, Row, blocking, granted, well, within},
+    seen::{Granted, Keys, NoBearer, Row, blocking, granted, well, within},
     walk::{Told, Walk},
 };
 use crate::{
@@ -79,7 +79,7 @@ impl Walk<'_> {
             Arc::clone(&inputs.clock),
             Arc::clone(&inputs.entropy),
         );
-        match within(prove_reachable(&inputs.space, &connector, callout)).await {
+        match within(Box::pin(prove_reachable(&inputs.space, &connector, callout))).await {
             Ok(()) => {
                 self.ok(
                     CheckName::Broker,
@@ -273,19 +273,19 @@ impl Walk<'_> {
         );
     }
 
-    /// The view that the bearer would carry; `None` when an exchange refuses it.
-    pub(super) fn view(&mut self, granted: Option<&Granted>) -> Option<Option<View>> {
+    /// The view that the bearer would carry.
+    pub(super) fn view(&mut self, granted: Option<&Granted>) -> Result<Option<View>, NoBearer> {
         let Some(name) = self.inputs.view.as_deref() else {
             self.ok(CheckName::View, "none: the bearer carries the grant itself");
-            return Some(None);
+            return Ok(None);
         };
         let Some(Granted { grant, agent, .. }) = granted else {
             self.not_reached(CheckName::View, NO_ROW);
-            return None;
+            return Err(NoBearer);
         };
         if *agent && name != View::ManagerCaller.as_str() {
             self.refused(CheckName::View, AGENT_VIEW, None);
-            return None;
+            return Err(NoBearer);
         }
         match entitled_view(name, grant) {
             Ok(view) => {
@@ -294,12 +294,12 @@ impl Walk<'_> {
                     CheckName::View,
                     format!("{view} is covered by scope [{}]{face}", grant.scope.join(",")),
                 );
-                Some(Some(view))
+                Ok(Some(view))
             }
             Err(refusal) => {
                 let needed = View::from_name(name).and_then(View::required_scope);
                 self.refused(CheckName::View, refusal.0, needed.map(|needed| self.mend.widen(grant, needed)));
-                None
+                Err(NoBearer)
             }
         }
     }
@@ -329,7 +329,7 @@ impl Walk<'_> {
             self.not_reached(CheckName::Stores, NO_BROKER);
             return None;
         };
-        match within(ConnectReader::open(connector, Arc::clone(&self.inputs.clock))).await {
+        match within(Box::pin(ConnectReader::open(connector, Arc::clone(&self.inputs.clock)))).await {
             Ok(reader) => {
                 self.ok(CheckName::Stores, "both authority stores have their shape");
                 Some(reader)
@@ -379,7 +379,7 @@ impl Walk<'_> {
         match head {
             Ok(HeadForeseen::Active) => self.ok(CheckName::LifecycleHead, "active at the row's incarnation"),
             Ok(HeadForeseen::Virgin) => {
-                self.ok(CheckName::LifecycleHead, "never used: the first exchange activates it")
+                self.ok(CheckName::LifecycleHead, "never used: the first exchange activates it");
             }
             Ok(HeadForeseen::Free) => {
                 self.ok(
@@ -392,7 +392,7 @@ impl Walk<'_> {
         match gate {
             Ok(GateForeseen::Open) => self.ok(CheckName::IssuanceGate, "open"),
             Ok(GateForeseen::Absent) => {
-                self.ok(CheckName::IssuanceGate, "none yet: the first exchange makes it")
+                self.ok(CheckName::IssuanceGate, "none yet: the first exchange makes it");
             }
             Ok(GateForeseen::Activating) => {
                 self.ok(

@@ -247,7 +247,7 @@ impl CheckName {
             Self::Broker => "05 §15.2",
             Self::Stores => "07 §1, §7.5",
             Self::IdpPin => "04 §6.3",
-            Self::IdpKeys => "04 §3",
+            Self::IdpKeys => "04 §4.1",
             Self::Proof => "05 §4.4-4.5",
             Self::Owner => "04 §5",
             Self::LedgerRow => "04 §7.3, §7.8",

@@ -68,6 +68,9 @@ impl Row {
     }
 }
 
+/// An exchange would refuse before it signs.
+pub(super) struct NoBearer;
+
 /// A grant that an exchange would sign, and what it was read from.
 pub(super) struct Granted {
     pub(super) grant: AuthorizedGrant,

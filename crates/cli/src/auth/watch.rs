@@ -195,11 +195,13 @@ impl std::fmt::Display for Sums {
 const ACTOR: usize = 34;
 
 fn heading() -> String {
-    let mut line = format!("{:<8} {:>7}", "outcome", "total");
-    for step in Step::ALL {
-        line.push_str(&format!(" {:>6}", step.as_str()));
-    }
-    format!("{line} {:>8}  {:<ACTOR$} reason", "cid", "actor")
+    let steps = columns(|step| step.as_str().to_owned());
+    format!("{:<8} {:>7}{steps} {:>8}  {:<ACTOR$} reason", "outcome", "total", "cid", "actor")
+}
+
+/// One column a step.
+fn columns(of: impl Fn(Step) -> String) -> String {
+    Step::ALL.into_iter().map(|step| format!(" {:>6}", of(step))).collect()
 }
 
 fn row(said: &Said, spaces: bool) -> String {
@@ -208,16 +210,15 @@ fn row(said: &Said, spaces: bool) -> String {
         Said::Note { space, what } => return format!("{:<8} space {space}: {what}", "note"),
     };
     let Answered { outcome, space, cid, principal, times, total, .. } = &**answered;
-    let mut line = format!("{:<8} {:>7}", outcome.as_str(), total.as_millis());
-    for step in Step::ALL {
-        line.push_str(&format!(" {:>6}", times.of(step).as_millis()));
-    }
+    let (outcome_name, steps) = (outcome.as_str(), columns(|step| times.of(step).as_millis().to_string()));
     let at = if spaces { format!("{space}:") } else { String::new() };
     let actor = match principal {
         Some((owner, actor)) => format!("{at}{owner}.{actor}"),
         None => format!("{at}-"),
     };
-    format!("{line} {cid:>8}  {actor:<ACTOR$} {}", reason(outcome)).trim_end().to_owned()
+    format!("{outcome_name:<8} {:>7}{steps} {cid:>8}  {actor:<ACTOR$} {}", total.as_millis(), reason(outcome))
+        .trim_end()
+        .to_owned()
 }
 
 fn reason(outcome: &Outcome) -> String {
