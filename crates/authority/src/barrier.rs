@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use cotal_broker::kv::{Entry, WriteOutcome};
 use cotal_wire::{
-    EpCode, EpError, LifecycleUid, Names, OpId, Principal, Revision, names,
+    EpCode, EpError, LifecycleUid, Names, OpId, Principal, Revision,
     rows::{AgentGate, GateState, LifecycleHead, OpKind},
 };
 
@@ -16,6 +16,8 @@ use crate::{
     activation::{Resumed, resume_activation},
     drain::Drain,
     evict::{Evictor, evict_verified},
+    gate::{self, read_gate},
+    head::{self, read_head},
     plane_claim::When,
     scanner::{LedgerScanner, RecordsScanner},
     session_pairs::SessionPairs,
@@ -101,8 +103,8 @@ pub(crate) async fn look_at_gate(
     deps: &BarrierDeps,
     uid: &LifecycleUid,
 ) -> Result<Sight<AgentGate>, EpError> {
-    let parse = |bytes: &[u8]| AgentGate::parse(uid, bytes);
-    look(deps.stores.auth_store(), &names::gate_key(uid), parse).await
+    let seen = read_gate(&deps.stores, uid).await?;
+    Ok(seen.map_or(Sight::Absent, |at| Sight::At(at.gate, at.revision)))
 }
 
 /// Reads the head.
@@ -110,8 +112,9 @@ pub(crate) async fn look_at_head(
     deps: &BarrierDeps,
     principal: &Principal,
 ) -> Result<Sight<LifecycleHead>, EpError> {
-    let parse = |bytes: &[u8]| LifecycleHead::parse(principal, bytes);
-    look(deps.stores.records_store(), &names::head_key(principal), parse).await
+    deps.stores.records_store().count_request();
+    let seen = read_head(deps.stores.records(), principal).await?;
+    Ok(seen.map_or(Sight::Absent, |at| Sight::At(at.head, at.revision)))
 }
 
 /// Reads one row: `failed-precondition` on a marker, `internal` on a garbled row.
@@ -130,8 +133,7 @@ pub(crate) async fn write_gate(
     next: AgentGate,
     read_at: Revision,
 ) -> Result<Option<Sight<AgentGate>>, EpError> {
-    let key = names::gate_key(next.lifecycle_uid());
-    let outcome = deps.stores.auth_store().update(&key, next.to_bytes(), read_at).await;
+    let outcome = gate::write_gate(&deps.stores, next.lifecycle_uid(), &next, read_at).await;
     Ok(landed(outcome, "barrier: gate")?.map(|revision| Sight::At(next, revision)))
 }
 
@@ -141,8 +143,7 @@ pub(crate) async fn write_head(
     next: LifecycleHead,
     read_at: Revision,
 ) -> Result<Option<Sight<LifecycleHead>>, EpError> {
-    let key = names::head_key(next.principal());
-    let outcome = deps.stores.records_store().update(&key, next.to_bytes(), read_at).await;
+    let outcome = head::write_head(&deps.stores, &next, read_at).await;
     Ok(landed(outcome, "barrier: head")?.map(|revision| Sight::At(next, revision)))
 }
 

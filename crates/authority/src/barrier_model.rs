@@ -2,18 +2,17 @@
 //! of each interleaved with every step of the others, each crashing or losing an answer anywhere and resumed by its
 //! operation id. A write whose answer is lost lands at once, later, or never.
 //!
-//! The barriers, and the end of an activation, decide by the product's own functions, and move the product's own rows.
-//! The minters' order is written again here, over the head's own `stamp_root`. The model's store gives each key a
-//! revision, and every write is pinned to one, as the broker's are.
+//! The barriers, the mints and the end of an activation decide by the product's own functions, and move the product's own
+//! rows. The model's store gives each key a revision, and every write is pinned to one, as the broker's are.
 //!
-//! What is proved, in the words of [`RELEASED_AFTER_FREEZE`], [`ACTIVE_AFTER_RETIREMENT`] and [`RESUMABLE`]. A credential
-//! is released by the touch of its gate, as the type `ReleasedCredential` is made there; a root must be named by the head
-//! besides before anybody can connect with it. Active means that it can be connected with: a row that was staged and
-//! never released stays in the store, and no bytes of it, nor the head, ever led to it. A refused eviction is a crash at
-//! the end of a containment.
+//! What is proved, in the words of [`RELEASED_AFTER_FREEZE`], [`ACTIVE_AFTER_RETIREMENT`] and [`RESUMABLE`], and besides
+//! them [`NAMED_ROOT_LIVES`] and [`RETIRABLE`]. A credential is released by the touch of its gate, as the type
+//! `ReleasedCredential` is made there; a root must be named by the head besides before anybody can connect with it. Active
+//! means that it can be connected with: a row that was staged and never released stays in the store, and no bytes of it,
+//! nor the head, ever led to it. A refused eviction is a crash at the end of a containment.
 
 use cotal_wire::{
-    CredentialId, LifecycleUid, OpId, Principal, Revision,
+    CredentialId, EpCode, LifecycleUid, OpId, Principal, Revision,
     rows::{
         AgentGate, FrontierRecord, GateState, HeadState, HeadStep, LifecycleHead, OpKind, RetirementIntent,
         TakeoverIntent,
@@ -24,6 +23,7 @@ use stateright::{Checker, Model, Property};
 use crate::{
     activation::resume_step,
     barrier::{Sight, require_active_head, require_open_gate},
+    mint_step::{MintStep, Seen, Touched, mint_step},
     retirement_step::{Phase, RetirementRun, RetirementStep, own_frontier},
     takeover_step::{TakeoverRun, TakeoverStep},
 };
@@ -31,6 +31,8 @@ use crate::{
 const RELEASED_AFTER_FREEZE: &str = "no credential is released after its gate was frozen";
 const ACTIVE_AFTER_RETIREMENT: &str = "after retirement completes nothing under that uid is active";
 const RESUMABLE: &str = "every frozen state is resumable by its operation id";
+const NAMED_ROOT_LIVES: &str = "behind an open gate the head names no root that was revoked";
+const RETIRABLE: &str = "a lifecycle that stands can be retired, whenever its retirement was captured";
 
 fn uid() -> LifecycleUid {
     LifecycleUid::parse(&"u".repeat(26)).unwrap()
@@ -202,26 +204,25 @@ enum Minter {
 
 impl Minter {
     fn step(self, store: &mut Store, me: usize, model: &Barriers) -> Self {
+        let own = credential(me);
         match self {
             Self::Start => Self::HeadRead(store.head()),
-            Self::HeadRead(head) => {
-                if store.gate.0.is_open() {
-                    Self::Pinned(head, store.gate.1, store.gate.0.generation())
-                } else {
-                    Self::Over
-                }
-            }
+            Self::HeadRead(head) => match mint_step(&own, Seen::Gate(Some(&store.gate.0))) {
+                MintStep::WriteRow => Self::Pinned(head, store.gate.1, store.gate.0.generation()),
+                _ => Self::Over,
+            },
             Self::Pinned(head, pin, generation) => {
                 store.rows[me] = Some(Row::Active);
                 Self::Staged(head, pin, generation)
             }
             Self::Staged(head, pin, generation) => {
-                if store.gate.1 != pin {
-                    return Self::LostRace;
-                }
-                if store.mute {
+                let touched = if store.gate.1 == pin { Touched::Won } else { Touched::Moved };
+                if touched == Touched::Won && store.mute {
                     store.late.push(Late::Touch(pin));
                     return Self::Over;
+                }
+                if mint_step(&own, Seen::Touch(touched)) != MintStep::Release {
+                    return Self::LostRace;
                 }
                 store.touched_closed |= !store.gate.0.is_open();
                 store.gate.1 += 1;
@@ -231,20 +232,31 @@ impl Minter {
             Self::Touched(head) => {
                 let head = if model.stamps_over_any_head { store.head() } else { head };
                 let Sight::At(head, read_at) = head else { return Self::LostRace };
-                let Ok(HeadStep::Write(stamped)) = head.stamp_root(&uid(), &credential(me)) else {
-                    return Self::LostRace;
+                let stamped = match head.stamp_root(&uid(), &own) {
+                    Ok(HeadStep::Write(stamped)) => {
+                        let mute = store.mute;
+                        match store.write_head(stamped, read_at) {
+                            Some(_) => None,
+                            None if mute => Some(EpCode::Unavailable),
+                            None => Some(EpCode::Conflict),
+                        }
+                    }
+                    Ok(HeadStep::Done(_)) => None,
+                    Err(refusal) => Some(refusal.code),
                 };
-                let mute = store.mute;
-                match store.write_head(stamped, read_at) {
-                    Some(_) => Self::Over,
-                    None if mute => Self::Unknown,
-                    None => Self::LostRace,
+                match mint_step(&own, Seen::Stamp(stamped)) {
+                    MintStep::AskHead => Self::Unknown,
+                    MintStep::RevokeLost | MintStep::RevokeFailed => Self::LostRace,
+                    _ => Self::Over,
                 }
             }
-            Self::Unknown => match store.head.0.current_credential_id() {
-                Some(named) if named != credential(me).as_str() => Self::LostRace,
-                _ => Self::Over,
-            },
+            Self::Unknown => {
+                let named = store.head.0.current_credential_id();
+                match mint_step(&own, Seen::Named(named)) {
+                    MintStep::RevokeLost => Self::LostRace,
+                    _ => Self::Over,
+                }
+            }
             Self::LostRace => {
                 store.revoke(me);
                 Self::Over
@@ -332,7 +344,7 @@ fn step_takeover(barrier: Barrier<TakeoverRun>, store: &mut Store) -> Stepped<Ta
                 run.head = at;
                 run.advanced = true;
             }
-            None => run.lost = true,
+            None => run.lost_head(),
         },
         TakeoverStep::Abort(next, at, _) => {
             let _ = store.write_gate(next, at);
@@ -377,7 +389,7 @@ fn step_retirement(barrier: Barrier<RetirementRun>, store: &mut Store) -> Steppe
                 store.revoke(row);
                 return Ok(Barrier::Containing(run, rows));
             }
-            store.contained = store.retirement.as_ref().ok_or(())?.from_generation;
+            store.contained = store.gate.0.generation();
             run.done = Phase::Contained;
             return Ok(Barrier::Running(run));
         }
@@ -576,6 +588,18 @@ impl Model for Barriers {
                     || *world.store.head.0.state() != HeadState::Active
             }),
             Property::always(RESUMABLE, |_, world: &World| is_resumable(&world.store)),
+            Property::always(NAMED_ROOT_LIVES, |_, world: &World| {
+                let store = &world.store;
+                let revoked = |minter: usize| store.rows[minter] == Some(Row::Revoked);
+                let named = store.head.0.current_credential_id();
+                !(store.gate.0.is_open() && *store.head.0.state() == HeadState::Active)
+                    || !(0..store.rows.len())
+                        .any(|minter| named == Some(credential(minter).as_str()) && revoked(minter))
+            }),
+            Property::always(RETIRABLE, |model: &Self, world: &World| {
+                // Without a takeover it says no more than the property above.
+                !(model.takeover && model.retirement) || is_retirable(&world.store)
+            }),
             Property::sometimes("a mint is released and later contained", |_, world: &World| {
                 released(&world.store).any(|(_, row)| row == Some(Row::Revoked))
             }),
@@ -614,6 +638,17 @@ fn is_resumable(store: &Store) -> bool {
     } else {
         ends(&mut store, step_retirement) && *store.head.0.state() == HeadState::Retired
     }
+}
+
+/// Runs the retirement, alone, once whatever takeover holds the gate has ended.
+fn is_retirable(store: &Store) -> bool {
+    let mut store = store.clone();
+    if store.gate.0.state().op().is_some_and(|held| *held.op_id() == takeover_op()) {
+        // One that is undone reopens the gate too.
+        let _ = ends(&mut store, step_takeover);
+    }
+    *store.head.0.state() == HeadState::Retired
+        || (ends(&mut store, step_retirement) && *store.head.0.state() == HeadState::Retired)
 }
 
 fn ends<R: PartialEq>(store: &mut Store, step: fn(Barrier<R>, &mut Store) -> Stepped<R>) -> bool {
@@ -711,4 +746,5 @@ fn a_stamp_over_a_head_read_after_the_touch_would_strand_a_takeover() {
     };
     let checker = model.checker().threads(2).spawn_bfs().join();
     assert!(checker.discovery(RESUMABLE).is_some());
+    assert!(checker.discovery(NAMED_ROOT_LIVES).is_some());
 }

@@ -10,11 +10,12 @@ use std::collections::BTreeMap;
 use cotal_broker::kv::{Bucket, LeaderRead, WriteOutcome};
 use cotal_wire::{
     CredentialId, EpError, LifecycleUid, Revision, names,
-    rows::{BySource, CredentialRow, CredentialState, SourceGate, SourceMember},
+    rows::{BySource, CredentialKey, CredentialRow, CredentialState, SourceGate, SourceMember},
 };
 
 use crate::{
     gate,
+    mint_step::{MintStep, Seen, Touched, mint_step},
     store::{Store, ambiguous, at_key, unsent},
     stores::AuthorityStores,
 };
@@ -33,7 +34,6 @@ struct Pin {
 #[must_use = "a staged credential is worth nothing until it is finalized"]
 pub struct StagedCredential {
     stores: AuthorityStores,
-    uid: LifecycleUid,
     row: CredentialRow,
     pins: Vec<Pin>,
 }
@@ -62,8 +62,10 @@ impl StagedCredential {
             ));
         }
 
-        let gate = gate::read_gate(stores, &uid).await?;
-        let Some(gate) = gate.filter(|at| at.gate.is_open()) else {
+        let gate = gate::read_gate(stores, &uid)
+            .await?
+            .filter(|at| mint_step(row.credential_id(), Seen::Gate(Some(&at.gate))) == MintStep::WriteRow);
+        let Some(gate) = gate else {
             return Err(EpError::permission_denied("mint: the incarnation's issuance gate is not open"));
         };
         let mut pins = vec![Pin { key: names::gate_key(&uid), revision: gate.revision }];
@@ -87,7 +89,7 @@ impl StagedCredential {
             let reference = BySource::of(&row).to_bytes();
             create_same(stores.auth_store(), &index, reference, "mint: lineage row").await?;
         }
-        Ok(Self { stores: stores.clone(), uid, row, pins })
+        Ok(Self { stores: stores.clone(), row, pins })
     }
 
     /// Touches every pinned key in ascending order (contract 07 §4.5 "Finalize").
@@ -98,8 +100,9 @@ impl StagedCredential {
     /// such a row is named by nothing and held by nobody.
     pub async fn finalize(self) -> Result<ReleasedCredential, EpError> {
         for (key, revision) in distinct_pins(&self.pins)? {
-            if !touch(self.stores.auth_store(), key, revision).await? {
-                revoke(&self.stores, &self.uid, self.row.credential_id()).await?;
+            let touched = touch(self.stores.auth_store(), key, revision).await?;
+            if mint_step(self.row.credential_id(), Seen::Touch(touched)) != MintStep::Release {
+                revoke(&self.stores, self.row.key()).await?;
                 return Err(EpError::permission_denied(
                     "mint: an issuance gate moved while the credential was minted; its row is revoked",
                 ));
@@ -142,15 +145,15 @@ fn check_stageable(row: &CredentialRow) -> Result<&LifecycleUid, EpError> {
     Ok(uid)
 }
 
-/// Rewrites the same bytes at the same revision. `false` when the key moved, went, or never was.
-async fn touch(store: &Store, key: &str, pinned: Revision) -> Result<bool, EpError> {
-    let LeaderRead::Value(entry) = store.bucket().leader_read(key).await? else { return Ok(false) };
+/// Rewrites the same bytes at the same revision.
+async fn touch(store: &Store, key: &str, pinned: Revision) -> Result<Touched, EpError> {
+    let LeaderRead::Value(entry) = store.bucket().leader_read(key).await? else { return Ok(Touched::Moved) };
     if entry.revision != pinned {
-        return Ok(false);
+        return Ok(Touched::Moved);
     }
     match store.update(key, entry.value, pinned).await {
-        WriteOutcome::Written(_) => Ok(true),
-        WriteOutcome::Lost => Ok(false),
+        WriteOutcome::Written(_) => Ok(Touched::Won),
+        WriteOutcome::Lost => Ok(Touched::Moved),
         WriteOutcome::Ambiguous(why) => Err(ambiguous("mint: touching the gate", &why)),
         WriteOutcome::Refused(why) => Err(unsent("mint: touching the gate", &why)),
     }
@@ -180,11 +183,11 @@ pub(crate) async fn read_row(
     Ok(Some((at_key(&key, CredentialRow::parse(&key, &entry.value))?, entry.revision)))
 }
 
-/// Marks a credential row revoked (contract 07 §4.4 "revoke mark"); a revoked one stays as it is.
-pub async fn revoke(stores: &AuthorityStores, uid: &LifecycleUid, id: &CredentialId) -> Result<(), EpError> {
-    let key = names::cred_key(uid, id);
-    match read_ledger_row(stores.auth_store(), &key).await? {
-        Some(at) => revoke_row(stores.auth_store(), at).await.map(drop),
+/// Marks a credential row of either family revoked (contract 07 §4.4 "revoke mark"); a revoked one stays as it is.
+pub async fn revoke(stores: &AuthorityStores, key: &CredentialKey) -> Result<(), EpError> {
+    let store = stores.auth_store();
+    match read_ledger_row(store, &key.to_string()).await? {
+        Some(at) => revoke_row(store, at).await.map(drop),
         None => Err(no_row()),
     }
 }

@@ -1,6 +1,10 @@
 //! The alias head: reads, and the one stamp that issuance puts on it (contract 07 §2.1, §2.5, §3.4).
 
-use cotal_broker::{Connection, kv::Bucket, shape};
+use cotal_broker::{
+    Connection,
+    kv::{Bucket, WriteOutcome},
+    shape,
+};
 use cotal_wire::{
     CredentialId, EpError, LifecycleUid, Names, Principal, Revision, Space, names,
     rows::{HeadState, HeadStep, LifecycleHead},
@@ -32,6 +36,16 @@ pub(crate) async fn read_head(records: &Bucket, principal: &Principal) -> Result
     Ok(Some(HeadAt { head, revision: entry.revision }))
 }
 
+/// Writes the head's next state, pinned to the revision that its present one was read at.
+pub(crate) async fn write_head(
+    stores: &AuthorityStores,
+    next: &LifecycleHead,
+    read_at: Revision,
+) -> WriteOutcome {
+    let key = names::head_key(next.principal());
+    stores.records_store().update(&key, next.to_bytes(), read_at).await
+}
+
 /// Stamps the incarnation's root credential, absent to present only (contract 07 §2.5 "stamp root credential").
 ///
 /// The same id already there is success, another one `permission-denied`, a lost race `conflict`. The head is the one
@@ -43,11 +57,10 @@ pub(crate) async fn stamp_root(
     uid: &LifecycleUid,
     id: &CredentialId,
 ) -> Result<(), EpError> {
-    let key = names::head_key(read.head.principal());
     match read.head.stamp_root(uid, id)? {
         HeadStep::Done(_) => Ok(()),
         HeadStep::Write(stamped) => {
-            let outcome = stores.records_store().update(&key, stamped.to_bytes(), read.revision).await;
+            let outcome = write_head(stores, &stamped, read.revision).await;
             must_land(outcome, "root stamp").map(drop)
         }
     }

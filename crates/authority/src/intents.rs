@@ -1,12 +1,15 @@
 //! Operation intents `stage.<op>`: a barrier writes down what it sets out to do before it moves anything, so that
 //! whoever knows the operation can end it, the next boot included (contract 07 §4.6, §6.6; 05 §8.8).
 
+use std::time::Duration;
+
 use cotal_broker::kv::LeaderRead;
 use cotal_wire::{
     EpCode, EpError, LifecycleUid, OpId, Principal, names,
     rows::{AgentGate, GateState, HeadState, Intent, IntentHeader, LifecycleHead, OpKind},
 };
 use futures::{StreamExt as _, stream};
+use tokio::time::Instant;
 
 use crate::{
     barrier::{BarrierDeps, Sight, look, look_at_gate, look_at_head},
@@ -155,8 +158,10 @@ pub(crate) async fn record(deps: &BarrierDeps, op: &OpId, intent: &Intent) -> Re
 
 /// Ends what the last run of this plane left half done (contract 05 §8.8).
 ///
-/// One operation that fails is logged and left as it is; an intent store that cannot be read fails the boot.
-pub async fn resume_owed(deps: &BarrierDeps) -> Result<BootResume, EpError> {
+/// One operation that fails is logged and left as it is; an intent store that cannot be read fails the boot. None is begun
+/// after `patience`: nobody waits at the door for a delivery daemon that does not answer. Those are owed still.
+pub async fn resume_owed(deps: &BarrierDeps, patience: Duration) -> Result<BootResume, EpError> {
+    let until = Instant::now() + patience;
     deps.stores.auth_store().count_request();
     let found = discover(deps.ledger.intents().await?)?;
     let mut outcome = BootResume::default();
@@ -165,6 +170,9 @@ pub async fn resume_owed(deps: &BarrierDeps) -> Result<BootResume, EpError> {
     let mut resumes = stream::iter(owed)
         .map(|Discovered { op, header }| async move {
             let ended = match header.kind {
+                _ if Instant::now() >= until => {
+                    Err(EpError::unavailable("the boot has waited long enough for others; it is run again"))
+                }
                 OpKind::Retirement => {
                     resume_retirement(deps, &op).await.map(drop).map_err(|failure| failure.error)
                 }

@@ -80,9 +80,12 @@ impl RetirementRun {
         gate: &AgentGate,
         revision: Revision,
     ) -> Result<RetirementStep, EpError> {
-        if gate.generation() != intent.from_generation {
+        // A takeover, or one that was undone, may have reopened the gate since. That is no reason to keep a lifecycle: what
+        // ends it is one operation for good, whose intent is never written again, and it contains every generation alike.
+        if gate.generation() < intent.from_generation {
             return Err(EpError::conflict(
-                "retirement: the issuance gate was reopened since this operation was captured; nothing was moved",
+                "retirement: the issuance gate is behind the generation that this operation was captured at; restore it \
+                 from a backup",
             ));
         }
         match &self.head {

@@ -9,6 +9,7 @@ use crate::{
     activation::activate_at_uid,
     credential::{StagedCredential, read_row, revoke},
     head::{GRANT_AGAIN, read_head, stamp_root},
+    mint_step::{MintStep, Seen, mint_step},
     stores::AuthorityStores,
 };
 
@@ -111,6 +112,7 @@ async fn mint_root(
     let id = CredentialId::mint_root(entropy);
     let exp = clock.now_millis().plus(ROOT_CREDENTIAL_TTL_MS);
     let row = CredentialRow::agent(uid, &id, principal, vec![SourceMember::Root], exp)?;
+    let key = row.key().clone();
     let staged = StagedCredential::stage(stores, row).await?;
     match staged.finalize().await {
         Ok(_) => {}
@@ -119,34 +121,17 @@ async fn mint_root(
         Err(refusal) => return Err(refusal),
     }
     let Err(refusal) = stamp_root(stores, head, uid, &id).await else { return Ok(Minted::Root(id)) };
-    if refusal.code == EpCode::Unavailable {
-        return settle_unknown_stamp(stores, principal, uid, id, refusal).await;
+    let mut step = mint_step(&id, Seen::Stamp(Some(refusal.code)));
+    if step == MintStep::AskHead {
+        let asked = read_head(stores.records(), principal).await.ok().flatten();
+        let named = asked.as_ref().and_then(|at| at.head.current_credential_id());
+        step = mint_step(&id, Seen::Named(named));
     }
-    revoke(stores, uid, &id).await?;
-    match refusal.code {
-        EpCode::PermissionDenied | EpCode::Conflict | EpCode::FailedPrecondition => Ok(Minted::LostRace),
+    match step {
+        MintStep::Root => Ok(Minted::Root(id)),
+        MintStep::RevokeLost => revoke(stores, &key).await.map(|()| Minted::LostRace),
+        MintStep::RevokeFailed => revoke(stores, &key).await.and(Err(refusal)),
         _ => Err(refusal),
-    }
-}
-
-/// A stamp of which nobody can say whether it landed. Revoking its row at once could leave a head that names a
-/// revoked root, which shuts the incarnation out for good; so the head is asked first, and while it cannot tell, the
-/// row stays: unnamed by the head it opens nothing.
-async fn settle_unknown_stamp(
-    stores: &AuthorityStores,
-    principal: &Principal,
-    uid: &LifecycleUid,
-    id: CredentialId,
-    refusal: EpError,
-) -> Result<Minted, EpError> {
-    let Ok(Some(at)) = read_head(stores.records(), principal).await else { return Err(refusal) };
-    match at.head.current_credential_id() {
-        Some(named) if named == id.as_str() => Ok(Minted::Root(id)),
-        Some(_) => {
-            revoke(stores, uid, &id).await?;
-            Ok(Minted::LostRace)
-        }
-        None => Err(refusal),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     takeover_step::{TakeoverRun, TakeoverStep},
 };
 
-/// A takeover that ran to its end. A resume that found it done has no rows and no evictions.
+/// A takeover that ran to its end. A resume that found the epoch advanced has no rows and no evictions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakeoverReport {
     /// The operation.
@@ -118,7 +118,7 @@ async fn run(
                         run.head = at;
                         run.advanced = true;
                     }
-                    None => run.lost = true,
+                    None => run.lost_head(),
                 }
             }
             TakeoverStep::Abort(open, read_at, refusal) => {

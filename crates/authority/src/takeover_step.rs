@@ -15,8 +15,8 @@ pub(crate) struct TakeoverRun {
     pub(crate) contained: bool,
     /// The head has the next epoch by this run's own look or write.
     pub(crate) advanced: bool,
-    /// The epoch was lost to another writer of the head.
-    pub(crate) lost: bool,
+    /// The head that this run would have advanced, had another writer not moved it.
+    pub(crate) lost: Option<LifecycleHead>,
 }
 
 /// One read, one write, or the containment.
@@ -36,7 +36,7 @@ pub(crate) enum TakeoverStep {
 impl TakeoverRun {
     /// A run that has seen this gate, and must look at the head right before it freezes.
     pub(crate) fn from_gate(gate: Sight<AgentGate>) -> Self {
-        Self { gate, head: Sight::Unread, contained: false, advanced: false, lost: false }
+        Self { gate, head: Sight::Unread, contained: false, advanced: false, lost: None }
     }
 
     /// The next step, or why there is none.
@@ -94,14 +94,6 @@ impl TakeoverRun {
         gate: &AgentGate,
         revision: Revision,
     ) -> Result<TakeoverStep, EpError> {
-        if self.lost {
-            let refusal =
-                EpError::conflict("takeover: another writer moved the head; the epoch was not advanced");
-            return Ok(TakeoverStep::Abort(gate.clone().reopen(op)?, revision, refusal));
-        }
-        if !self.contained {
-            return Ok(TakeoverStep::Contain);
-        }
         if self.advanced {
             return Ok(TakeoverStep::Reopen(gate.clone().reopen(op)?, revision));
         }
@@ -110,7 +102,20 @@ impl TakeoverRun {
             Sight::Absent => return LifecycleHead::require(None).map(|_| TakeoverStep::ReadHead),
             Sight::At(head, revision) => (head, *revision),
         };
-        match head.clone().advance_epoch(&intent.lifecycle_uid, intent.from_epoch, op) {
+        // The epoch is the last containment step: what was advanced is contained. To contain again could reach the next
+        // epoch's own credentials, when an earlier run's reopening was still on its way and has landed by now.
+        if !self.contained && !Self::has_advanced(op, intent, head) {
+            return Ok(TakeoverStep::Contain);
+        }
+        let step = match head.clone().advance_epoch(&intent.lifecycle_uid, intent.from_epoch, op) {
+            // A root that was stamped behind the containment is of a credential that the containment revoked, and goes
+            // with the epoch. Whoever changed anything else came first.
+            Ok(HeadStep::Write(_)) | Err(_) if self.lost_to_more_than_a_stamp(head) => {
+                Err(EpError::conflict("takeover: another writer moved the head; the epoch was not advanced"))
+            }
+            step => step,
+        };
+        match step {
             Ok(HeadStep::Write(advanced)) => Ok(TakeoverStep::AdvanceHead(advanced, head_revision)),
             Ok(HeadStep::Done(_)) => Ok(TakeoverStep::Reopen(gate.clone().reopen(op)?, revision)),
             Err(refusal) if refusal.code == EpCode::Conflict => {
@@ -118,6 +123,16 @@ impl TakeoverRun {
             }
             Err(refusal) => Err(refusal),
         }
+    }
+
+    fn has_advanced(op: &OpId, intent: &TakeoverIntent, head: &LifecycleHead) -> bool {
+        head.is_active_at(&intent.lifecycle_uid)
+            && head.process_epoch() == intent.from_epoch.saturating_add(1)
+            && head.last_takeover_op_id() == Some(op)
+    }
+
+    fn lost_to_more_than_a_stamp(&self, head: &LifecycleHead) -> bool {
+        self.lost.as_ref().is_some_and(|lost| !head.differs_by_its_root_alone(lost))
     }
 
     /// The gate is open at the next generation: this operation's work, or another's.
@@ -128,12 +143,10 @@ impl TakeoverRun {
         let to_epoch = intent.from_epoch.saturating_add(1);
         match &self.head {
             Sight::Unread => Ok(TakeoverStep::ReadHead),
+            Sight::At(head, _) if Self::has_advanced(op, intent, head) => Ok(TakeoverStep::Done),
             Sight::At(head, _)
                 if head.is_active_at(&intent.lifecycle_uid) && head.process_epoch() == to_epoch =>
             {
-                if head.last_takeover_op_id() == Some(op) {
-                    return Ok(TakeoverStep::Done);
-                }
                 Err(EpError::conflict("takeover: another takeover advanced this epoch"))
             }
             Sight::Absent | Sight::At(..) => Err(EpError::internal(
@@ -146,6 +159,13 @@ impl TakeoverRun {
     pub(crate) fn lost_gate(&mut self) {
         self.gate = Sight::Unread;
         self.head = Sight::Unread;
+    }
+
+    /// The head stands elsewhere than this run thought: it is looked at once more.
+    pub(crate) fn lost_head(&mut self) {
+        if let Sight::At(head, _) = std::mem::replace(&mut self.head, Sight::Unread) {
+            self.lost = Some(head);
+        }
     }
 
     /// Everything of the old epoch is gone. The head was read before that, and is read again: a root that was stamped

@@ -24,6 +24,8 @@ pub const MAX_REQUEST_BYTES: usize = 64 * 1024;
 pub const MAX_REPLY_BYTES: usize = 512 * 1024;
 /// How long a caller waits for a reply, in seconds.
 pub const BUDGET_SECS: u64 = 15;
+/// How long the lease row of a daemon that died outlives it, in seconds (contract 01 §4.3).
+pub const LEASE_TTL_SECS: u64 = 30;
 /// Key of the lease row of the one shard that is ever run, in the delivery bucket.
 pub const LEASE_KEY: &str = "lease.0";
 

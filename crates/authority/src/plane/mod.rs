@@ -14,6 +14,7 @@ use cotal_broker::{Connection, Connector};
 use cotal_wire::{
     Actor, Clock, CredentialId, DerivedOwner, Entropy, EpError, InstanceId, KeySegment, LifecycleUid, Nkey,
     OpId, Principal, Space, User,
+    delivery_admin::{BUDGET_SECS, LEASE_TTL_SECS},
 };
 use tokio::sync::Mutex;
 
@@ -41,9 +42,9 @@ use barriers::Barriers;
 pub const NATIVE_ISSUANCE_PRUNE: Duration = Duration::from_secs(60);
 /// How long an open waits for the delivery daemon to say whether a dead predecessor is gone, unless told otherwise.
 ///
-/// The broker forgets a killed process's connections within moments, but after a restart of the machine the delivery
-/// daemon may be a little later than this service.
-pub const CLAIM_PATIENCE: Duration = Duration::from_secs(20);
+/// The broker forgets a killed process's connections within moments. But when the delivery daemon was killed too, as
+/// when a machine restarts, its successor waits out the lease of the one that died before it answers anybody.
+pub const CLAIM_PATIENCE: Duration = Duration::from_secs(LEASE_TTL_SECS + BUDGET_SECS);
 
 /// What a plane is opened from.
 pub struct PlaneInputs {

@@ -48,6 +48,8 @@ use crate::{
 
 /// Pause between two looks at a predecessor of which nobody can say whether it is gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// After how long an open begins no further operation of an earlier run: the plane runs them once it serves.
+const BOOT_PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) async fn open(inputs: PlaneInputs) -> Result<Arc<Plane>, EpError> {
     let mut unwind = Unwind::default();
@@ -148,7 +150,7 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
         evictor: Arc::new(delivery.clone()),
         sessions: Some(Arc::new(SessionReconciler::new(connector.clone(), barrier_stores.clone()))),
     };
-    let boot = resume_owed(&deps).await?;
+    let boot = resume_owed(&deps, BOOT_PATIENCE).await?;
     let barriers = Arc::new(Barriers::new(deps, connector.clone()));
     barriers.owe(&boot.owed);
     unwind.push({

@@ -10,13 +10,11 @@ use cotal_wire::{
 
 use super::EndpointInstance;
 use crate::{
+    credential::revoke,
     evict::Evictor,
     store::{ambiguous, at_key, must_land, unsent},
     stores::AuthorityStores,
 };
-
-/// How often a revoke mark is tried before it is `unavailable`.
-const REVOKE_ATTEMPTS: usize = 4;
 
 /// What proving the holders gone came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,27 +75,6 @@ pub(crate) async fn revoke_active(
         revoked.push(row.key().clone());
     }
     Ok(revoked)
-}
-
-/// Marks one row revoked; one that is stays as it is (contract 07 §4.4 "revoke mark").
-pub(crate) async fn revoke(stores: &AuthorityStores, row: &CredentialKey) -> Result<(), EpError> {
-    let key = row.to_string();
-    for _ in 0..REVOKE_ATTEMPTS {
-        let entry = stores.auth_store().read(&key).await?.ok_or_else(|| {
-            EpError::failed_precondition("revoke: there is no such endpoint credential row")
-        })?;
-        let row = at_key(&key, CredentialRow::parse(&key, &entry.value))?;
-        if row.state() == CredentialState::Revoked {
-            return Ok(());
-        }
-        match stores.auth_store().update(&key, row.revoke().to_bytes(), entry.revision).await {
-            WriteOutcome::Written(_) => return Ok(()),
-            // The row may have moved; whether it did is what the next read says.
-            WriteOutcome::Lost | WriteOutcome::Ambiguous(_) => {}
-            WriteOutcome::Refused(why) => return Err(unsent("revoke", &why)),
-        }
-    }
-    Err(EpError::unavailable(format!("revoke: {key} kept moving; retry")))
 }
 
 /// Evicts every holder that is not yet proved gone, a sweep at a time, and keeps what was proved after each. Stops at

@@ -2,6 +2,9 @@
 //!
 //! Nothing of a credential may leave the process before its row is staged and the gate touched at the revision that was
 //! looked at. A mint that loses revokes its own row.
+//!
+//! A grant never leaves the process that authorized it, so the rebuild of one that came from elsewhere (contract 07 §11.7
+//! "trusted rebuild") is not here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,13 +18,16 @@ use cotal_wire::{
 };
 
 use super::{
-    EndpointInstance, NameAuthority, Registry, family,
+    EndpointInstance, NameAuthority, Registry,
     gate::{self, GateAt},
     register::not_authorized,
     spec::{self, SpecSeen},
     surface::Surface,
 };
-use crate::{credential::create_same, stores::AuthorityStores};
+use crate::{
+    credential::{create_same, revoke},
+    stores::AuthorityStores,
+};
 
 /// How often a sibling's issuance re-pins before it gives up.
 const SIBLING_ATTEMPTS: usize = 64;
@@ -280,7 +286,7 @@ async fn stage(stores: &AuthorityStores, row: &CredentialRow) -> Result<(), EpEr
 /// Revokes the row of a mint that lost. A failed revoke is said in the same refusal: nothing of the credential has left,
 /// and the row stays active until the next registration.
 async fn lose(stores: &AuthorityStores, row: &CredentialRow, refusal: EpError) -> EpError {
-    match family::revoke(stores, row.key()).await {
+    match revoke(stores, row.key()).await {
         Ok(()) => refusal,
         Err(why) => EpError {
             message: format!("{}; and its row could not be revoked: {}", refusal.message, why.message),

@@ -16,6 +16,9 @@ use crate::{
     rig::{Rig, an_op, held_by},
 };
 
+/// Longer than any boot here takes.
+const LONG: Duration = Duration::from_secs(600);
+
 fn takeover(actor: &str, uid: &LifecycleUid) -> String {
     format!(
         "{{\"kind\":\"takeover\",\"lifecycleUid\":\"{uid}\",\"owner\":\"{OWNER}\",\"actor\":\"{actor}\",\"fromEpoch\":1,\
@@ -34,7 +37,7 @@ fn retirement(actor: &str, uid: &LifecycleUid) -> String {
 async fn the_boot_ends_what_is_owed_and_leaves_the_rest() {
     let rig = Rig::start().await;
     let deps = rig.deps().await;
-    assert_eq!(resume_owed(&deps).await.unwrap(), BootResume::default());
+    assert_eq!(resume_owed(&deps, LONG).await.unwrap(), BootResume::default());
 
     // Done, both kinds.
     for (actor, kind) in [("tdone", "takeover"), ("rdone", "retirement")] {
@@ -84,7 +87,7 @@ async fn the_boot_ends_what_is_owed_and_leaves_the_rest() {
     // A session's pin is no operation.
     rig.world.put(&rig.world.auth, "stage.session.s1.c", "{}").await;
 
-    let outcome = resume_owed(&deps).await.unwrap();
+    let outcome = resume_owed(&deps, LONG).await.unwrap();
     assert_eq!(outcome.resumed, [an_op('a'), an_op('b'), an_op('c')]);
     let failed: Vec<_> = outcome.failed.iter().map(|(op, refusal)| (op.clone(), refusal.code)).collect();
     assert_eq!(failed, [(an_op('e'), EpCode::Internal), (an_op('d'), EpCode::Internal)]);
@@ -94,26 +97,44 @@ async fn the_boot_ends_what_is_owed_and_leaves_the_rest() {
     assert_eq!(rig.head("last").await["state"], "retired");
     assert_eq!(rig.gate(&idle).await["state"], "open");
 
-    let again = resume_owed(&deps).await.unwrap();
+    let again = resume_owed(&deps, LONG).await.unwrap();
     assert_eq!((again.resumed.len(), again.failed.len(), again.skipped), (0, 2, 8));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn one_operation_that_cannot_be_ended_does_not_keep_the_next_from_ending() {
-    let rig = Rig::start().await;
-    let deps = rig.deps().await;
+/// Two takeovers that an earlier run left behind their gates, of `first` and of `second`.
+async fn plant_two_owed(rig: &Rig) {
     for (actor, op) in [("first", an_op('a')), ("second", an_op('b'))] {
         let uid = uid();
         rig.plant(actor, &uid).await;
         rig.plant_intent(&op, &takeover(actor, &uid)).await;
         rig.plant_gate(&uid, 1, "frozen", &held_by(&op, "takeover")).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_operation_that_cannot_be_ended_does_not_keep_the_next_from_ending() {
+    let rig = Rig::start().await;
+    let deps = rig.deps().await;
+    plant_two_owed(&rig).await;
     rig.evictor.cannot_evict(&[&format!("{OWNER}.first")]);
-    let outcome = resume_owed(&deps).await.unwrap();
+    let outcome = resume_owed(&deps, LONG).await.unwrap();
     assert_eq!(outcome.resumed, [an_op('b')]);
     assert_eq!((&outcome.failed[0].0, outcome.failed[0].1.code), (&an_op('a'), EpCode::Unavailable));
     rig.evictor.cannot_evict(&[]);
-    assert_eq!(resume_owed(&deps).await.unwrap().resumed, [an_op('a')]);
+    assert_eq!(resume_owed(&deps, LONG).await.unwrap().resumed, [an_op('a')]);
+}
+
+/// Whoever waits for the plane to serve does not wait for every eviction of an earlier run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_boot_whose_time_is_over_begins_nothing_and_owes_it() {
+    let rig = Rig::start().await;
+    let deps = rig.deps().await;
+    plant_two_owed(&rig).await;
+    let outcome = resume_owed(&deps, Duration::ZERO).await.unwrap();
+    let owed: Vec<_> = outcome.owed.iter().map(|owed| owed.op.clone()).collect();
+    assert_eq!((owed, outcome.resumed), (vec![an_op('a'), an_op('b')], vec![]));
+    assert!(rig.evictor.asked().is_empty());
+    assert_eq!(resume_owed(&deps, LONG).await.unwrap().resumed, [an_op('a'), an_op('b')]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,13 +144,13 @@ async fn an_intent_that_cannot_be_read_fails_the_boot() {
     let (uid, key) = (uid(), format!("stage.{}", an_op('a')));
     for bad in ["{}".to_owned(), "[".to_owned(), takeover("a", &uid).replace("takeover", "registration")] {
         rig.world.put(&rig.world.auth, &key, &bad).await;
-        assert_garbled(resume_owed(&deps).await, &key);
+        assert_garbled(resume_owed(&deps, LONG).await, &key);
     }
     rig.world.delete(&rig.world.auth, &key).await;
-    assert_eq!(code(resume_owed(&deps).await), EpCode::FailedPrecondition);
+    assert_eq!(code(resume_owed(&deps, LONG).await), EpCode::FailedPrecondition);
     rig.world.put(&rig.world.auth, &key, &takeover("a", &uid)).await;
     rig.world.put(&rig.world.auth, "stage.short", &takeover("a", &uid)).await;
-    assert_garbled(resume_owed(&deps).await, "stage.short");
+    assert_garbled(resume_owed(&deps, LONG).await, "stage.short");
 }
 
 /// Ten thousand retirements of the past cost the boot a moment, and no write.
@@ -148,7 +169,7 @@ async fn a_long_past_does_not_hold_up_the_boot() {
         })
         .await;
     let before = Instant::now();
-    let outcome = resume_owed(&deps).await.unwrap();
+    let outcome = resume_owed(&deps, LONG).await.unwrap();
     let took = before.elapsed();
     println!("{PAST} operations of the past are passed over in {took:?}");
     assert_eq!(outcome, BootResume { skipped: PAST, ..BootResume::default() });

@@ -9,7 +9,7 @@ use cotal_authority::{
     plane_claim::{self, ClaimHold},
     scanner::{LedgerCandidate, LedgerScanner, RecordsCandidate, RecordsScanner},
 };
-use cotal_broker::Lifetime;
+use cotal_broker::{Connector, Lifetime};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{EpError, InfraRole, grants::infra};
 use parking_lot::Mutex;
@@ -70,10 +70,13 @@ impl Held {
 
 /// The stores over a barrier connection of their own.
 pub(crate) async fn barrier(world: &World) -> AuthorityStores {
+    barrier_over(world, &world.connector).await
+}
+
+pub(crate) async fn barrier_over(world: &World, connector: &Connector) -> AuthorityStores {
     let token = world.space.token();
     let label = InfraRole::AUTH_BARRIER.label(&world.space);
-    let connection = world
-        .connector
+    let connection = connector
         .open(label, &|inbox| infra::barrier_executor(&token, inbox), Lifetime::Renewing)
         .await
         .unwrap();

@@ -1,12 +1,15 @@
 //! Native issuance rows and the plane that prunes them, over a real broker (contract 05 §8.2, §8.4, §8.9, §8.10).
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use crate::harness::{OWNER, TestClock, World, assert_garbled, bearer, code, eventually, uid};
-use cotal_authority::{IssuanceLog, NatkeyRow, Plane, PlaneInputs, plane_claim::ClaimRefusal};
-use cotal_broker::{Subscription, kv::LeaderRead, provision::provision_space};
-use cotal_trust::system::{SystemClock, SystemEntropy};
-use cotal_wire::{Actor, Clock, CredentialId, DerivedOwner, EpCode, EpError, Nkey, Space, UnixSecs};
+use crate::{
+    harness::{OWNER, TestClock, World, assert_garbled, bearer, code, eventually, uid},
+    plane::open,
+};
+use cotal_authority::{IssuanceLog, NatkeyRow, plane_claim::ClaimRefusal};
+use cotal_broker::{Subscription, kv::LeaderRead};
+use cotal_trust::system::SystemClock;
+use cotal_wire::{Actor, Clock, CredentialId, DerivedOwner, EpCode, Nkey, Space, UnixSecs};
 use futures::{StreamExt, stream};
 
 const NOW: u64 = 1_700_000_000;
@@ -25,20 +28,6 @@ fn row(n: u32, exp: u64) -> NatkeyRow {
         iat: UnixSecs(exp - 900),
         exp: UnixSecs(exp),
     }
-}
-
-/// A plane of a space that is provisioned.
-async fn open(world: &World, prune: Duration) -> Result<Arc<Plane>, EpError> {
-    provision_space(&world.anything, &world.space).await?;
-    Plane::open(PlaneInputs {
-        connector: world.connector.clone(),
-        clock: Arc::new(SystemClock),
-        entropy: Arc::new(SystemEntropy),
-        identity: world.identity.clone(),
-        native_issuance_prune: prune,
-        claim_patience: Duration::ZERO,
-    })
-    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,6 +15,7 @@ mod issuance;
 mod issued;
 mod mint;
 mod owing;
+mod plane;
 mod rail;
 mod registration;
 mod retire;

@@ -13,7 +13,7 @@ use cotal_broker::kv::LeaderRead;
 use cotal_trust::system::SystemEntropy;
 use cotal_wire::{
     CredentialId, EndpointName, EpCode, EpError, InstanceId, LifecycleUid, UnixMillis, UnixSecs,
-    rows::{CredentialRow, SourceMember},
+    rows::{CredentialKey, CredentialRow, SourceMember},
 };
 
 const M: &str = "auth-service:demo";
@@ -177,14 +177,14 @@ async fn of_two_mints_staged_under_one_gate_one_is_released() {
 async fn a_revoke_mark_is_monotonic_and_needs_a_row() {
     let world = World::start().await;
     let stores = world.stores().await;
-    let uid = uid();
-    assert_eq!(code(revoke(&stores, &uid, &id("c1")).await), EpCode::FailedPrecondition);
+    let (uid, row_of) = (uid(), |key: &str| CredentialKey::parse(key).unwrap());
+    let key = format!("cred.{uid}.c1");
+    assert_eq!(code(revoke(&stores, &row_of(&key)).await), EpCode::FailedPrecondition);
     let holder = format!("{OWNER}.alice");
     world.plant_credential(&uid, "c1", &holder, "\"root\"", "active", 9).await;
-    let key = format!("cred.{uid}.c1");
-    revoke(&stores, &uid, &id("c1")).await.unwrap();
+    revoke(&stores, &row_of(&key)).await.unwrap();
     let revoked = world.auth.leader_read(&key).await.unwrap();
-    revoke(&stores, &uid, &id("c1")).await.unwrap();
+    revoke(&stores, &row_of(&key)).await.unwrap();
     assert_eq!(world.auth.leader_read(&key).await.unwrap(), revoked, "nothing is written twice");
     let LeaderRead::Value(entry) = revoked else { panic!("the row is gone") };
     assert_eq!(
@@ -195,7 +195,7 @@ async fn a_revoke_mark_is_monotonic_and_needs_a_row() {
         )
     );
     world.delete(&world.auth, &key).await;
-    assert_eq!(code(revoke(&stores, &uid, &id("c1")).await), EpCode::FailedPrecondition);
+    assert_eq!(code(revoke(&stores, &row_of(&key)).await), EpCode::FailedPrecondition);
 }
 
 #[tokio::test(flavor = "multi_thread")]

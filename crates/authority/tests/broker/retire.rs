@@ -19,7 +19,7 @@ use cotal_wire::{
 
 use crate::{
     harness::{OWNER, code, principal, uid},
-    rig::{Rig, an_op, held_by},
+    rig::{Rig, an_op, cut_off_after_each, held_by, lose_each_answer},
 };
 
 /// Intent, frozen gate, retiring head, revoked row, frontier, retired gate, retired head.
@@ -67,9 +67,14 @@ fn frontier(uid: &LifecycleUid, op: &OpId) -> String {
 
 /// The state that a finished retirement leaves.
 async fn assert_retired(rig: &Rig, op: &OpId, actor: &str, uid: &LifecycleUid) {
+    assert_retired_at(rig, op, actor, uid, 1).await;
+}
+
+/// As [`assert_retired`], of an incarnation whose gate was at this generation.
+async fn assert_retired_at(rig: &Rig, op: &OpId, actor: &str, uid: &LifecycleUid, generation: u64) {
     let (gate, head) = (rig.gate(uid).await, rig.head(actor).await);
     assert_eq!(gate["state"], "retired");
-    assert_eq!(gate["generation"], 1, "a retirement never reopens");
+    assert_eq!(gate["generation"], generation, "a retirement never reopens");
     assert_eq!(gate["op"], serde_json::json!({"opId": op.as_str(), "kind": "retirement"}));
     assert_eq!(head["state"], "retired");
     assert_eq!(head["lifecycleUid"], uid.as_str());
@@ -129,40 +134,26 @@ async fn an_idle_lifecycle_ends_phase_by_phase_and_within_its_round_trips() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retirement_cut_off_between_any_two_writes_is_ended_by_its_operation() {
     let rig = Rig::start().await;
-    for nth in 1..=WRITES {
-        let (actor, uid, op) = (format!("cut{nth}"), uid(), OpId::mint(&SystemEntropy));
-        rig.plant(&actor, &uid).await;
-        let cut = Failpoint::stop_after(nth);
-        let deps = rig.watched(&cut).await;
-        tokio::select! {
-            done = end(&deps, &op, &actor, &uid) => panic!("not held after write {nth}: {done:?}"),
-            () = cut.reached() => {}
-        }
-        let rest = Failpoint::journal();
-        resume_retirement(&rig.watched(&rest).await, &op).await.unwrap();
-        assert_retired(&rig, &op, &actor, &uid).await;
-        let written = [cut.landed(), rest.landed()].concat();
-        assert_eq!(written.len(), WRITES, "after write {nth}: {written:?}");
-    }
+    let resume = async |deps: &BarrierDeps, op: &OpId| drop(resume_retirement(deps, op).await.unwrap());
+    let check = async |op: &OpId, actor: &str, uid: &LifecycleUid| assert_retired(&rig, op, actor, uid).await;
+    cut_off_after_each(&rig, WRITES, end, resume, check).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_is_unavailable_and_the_same_operation_ends_it() {
     let rig = Rig::start().await;
-    for nth in 1..=WRITES {
-        let (actor, uid, op) = (format!("lost{nth}"), uid(), OpId::mint(&SystemEntropy));
-        rig.plant(&actor, &uid).await;
-        let lossy = rig.watched(&Failpoint::forget_answer_of(nth)).await;
-        let outcome = end(&lossy, &op, &actor, &uid).await;
+    let lossy = async |nth, deps: &BarrierDeps, op: &OpId, actor: &str, uid: &LifecycleUid| {
+        let outcome = end(deps, op, actor, uid).await;
         if nth == 5 {
             // The frontier is read back, and is ours.
             outcome.unwrap();
         } else {
             assert_eq!(refused(outcome), (EpCode::Unavailable, true), "write {nth}");
-            end(&rig.deps().await, &op, &actor, &uid).await.unwrap();
+            end(&rig.deps().await, op, actor, uid).await.unwrap();
         }
-        assert_retired(&rig, &op, &actor, &uid).await;
-    }
+    };
+    let check = async |op: &OpId, actor: &str, uid: &LifecycleUid| assert_retired(&rig, op, actor, uid).await;
+    lose_each_answer(&rig, WRITES, lossy, check).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,7 +236,6 @@ async fn a_captured_retirement_goes_on_only_where_the_gate_and_the_head_let_it()
         (5, "frozen", held_by(&op, "takeover"), &active, EpCode::FailedPrecondition),
         (5, "retired", held_by(&other, "retirement"), &active, EpCode::PermissionDenied),
         (4, "open", String::new(), &active, EpCode::Conflict),
-        (6, "open", String::new(), &active, EpCode::Conflict),
         (5, "open", String::new(), &retiring(&op), EpCode::Conflict),
         (5, "frozen", held_by(&op, "retirement"), &retiring(&other), EpCode::PermissionDenied),
         (
@@ -265,6 +255,23 @@ async fn a_captured_retirement_goes_on_only_where_the_gate_and_the_head_let_it()
         assert_eq!((rig.gate(&uid).await, rig.head("alice").await), before, "nothing was moved");
     }
     assert!(rig.evictor.asked().is_empty());
+}
+
+/// The operation of a lifecycle's retirement is one for good, and so is its intent.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retirement_that_was_captured_before_a_takeover_ends_what_stands_now() {
+    let rig = Rig::start().await;
+    let deps = rig.deps().await;
+    let (uid, op) = (uid(), an_op('r'));
+    rig.plant("alice", &uid).await;
+    rig.plant_intent(&op, &intent("alice", &uid, 1)).await;
+    take_over(&deps, &an_op('t'), &principal("alice"), &uid).await.unwrap();
+    assert_eq!(rig.gate(&uid).await["generation"], 2);
+    rig.plant_root("alice", &uid, "c2").await;
+
+    let report = end(&deps, &op, "alice", &uid).await.unwrap();
+    assert_eq!(report.revoked_rows, 1, "the root of the new epoch");
+    assert_retired_at(&rig, &op, "alice", &uid, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,12 +11,12 @@ use cotal_authority::{
     session_pairs::SessionReconciler,
 };
 use cotal_broker::provision;
-use cotal_trust::system::SystemClock;
+use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{LifecycleUid, OpId, Principal};
 use parking_lot::Mutex;
 
 use crate::{
-    harness::{OWNER, World},
+    harness::{OWNER, World, uid},
     held::{Held, barrier},
 };
 
@@ -134,6 +134,49 @@ impl Rig {
 
     pub(crate) async fn credential(&self, uid: &LifecycleUid, id: &str) -> serde_json::Value {
         self.world.json(&self.world.auth, &format!("cred.{uid}.{id}")).await
+    }
+}
+
+/// Cuts an operation off after each of its `writes`, on an incarnation of its own each time, and resumes it: what it then
+/// left is for `check`, and no key is written more often than by an uncut run.
+pub(crate) async fn cut_off_after_each<T: std::fmt::Debug>(
+    rig: &Rig,
+    writes: usize,
+    begin: impl AsyncFn(&BarrierDeps, &OpId, &str, &LifecycleUid) -> T,
+    resume: impl AsyncFn(&BarrierDeps, &OpId),
+    check: impl AsyncFn(&OpId, &str, &LifecycleUid),
+) {
+    for nth in 1..=writes {
+        let (actor, uid, op) = (format!("cut{nth}"), uid(), OpId::mint(&SystemEntropy));
+        rig.plant(&actor, &uid).await;
+        let cut = Failpoint::stop_after(nth);
+        let deps = rig.watched(&cut).await;
+        tokio::select! {
+            done = begin(&deps, &op, &actor, &uid) => panic!("not held after write {nth}: {done:?}"),
+            () = cut.reached() => {}
+        }
+        let rest = Failpoint::journal();
+        resume(&rig.watched(&rest).await, &op).await;
+        check(&op, &actor, &uid).await;
+        let written = [cut.landed(), rest.landed()].concat();
+        assert_eq!(written.len(), writes, "after write {nth}: {written:?}");
+    }
+}
+
+/// Loses the answer to each of an operation's `writes`, on an incarnation of its own each time: `lossy` is what it came
+/// to, and runs it again; what it then left is for `check`.
+pub(crate) async fn lose_each_answer(
+    rig: &Rig,
+    writes: usize,
+    lossy: impl AsyncFn(usize, &BarrierDeps, &OpId, &str, &LifecycleUid),
+    check: impl AsyncFn(&OpId, &str, &LifecycleUid),
+) {
+    for nth in 1..=writes {
+        let (actor, uid, op) = (format!("lost{nth}"), uid(), OpId::mint(&SystemEntropy));
+        rig.plant(&actor, &uid).await;
+        let deps = rig.watched(&Failpoint::forget_answer_of(nth)).await;
+        lossy(nth, &deps, &op, &actor, &uid).await;
+        check(&op, &actor, &uid).await;
     }
 }
 

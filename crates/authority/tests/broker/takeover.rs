@@ -7,12 +7,13 @@ use cotal_authority::{
     failpoint::Failpoint,
     takeover::{TakeoverReport, resume_takeover, take_over},
 };
-use cotal_trust::system::SystemEntropy;
-use cotal_wire::{EpCode, EpError, LifecycleUid, OpId};
+use cotal_wire::{EpCode, EpError, LifecycleUid, Names, OpId};
 
 use crate::{
     harness::{OWNER, assert_garbled, code, principal, uid},
-    rig::{Rig, an_op, held_by},
+    held::barrier_over,
+    rig::{Rig, an_op, cut_off_after_each, held_by, lose_each_answer},
+    tap::{Stop, Tap},
 };
 
 /// Intent, frozen gate, revoked row, head, open gate.
@@ -85,34 +86,22 @@ async fn a_takeover_contains_the_old_epoch_before_it_opens_the_next() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_takeover_cut_off_between_any_two_writes_is_ended_by_its_operation() {
     let rig = Rig::start().await;
-    for nth in 1..=WRITES {
-        let (actor, uid, op) = (format!("cut{nth}"), uid(), OpId::mint(&SystemEntropy));
-        rig.plant(&actor, &uid).await;
-        let cut = Failpoint::stop_after(nth);
-        let deps = rig.watched(&cut).await;
-        tokio::select! {
-            done = over(&deps, &op, &actor, &uid) => panic!("not held after write {nth}: {done:?}"),
-            () = cut.reached() => {}
-        }
-        let rest = Failpoint::journal();
-        resume_takeover(&rig.watched(&rest).await, &op).await.unwrap();
-        assert_taken_over(&rig, &op, &actor, &uid).await;
-        let written = [cut.landed(), rest.landed()].concat();
-        assert_eq!(written.len(), WRITES, "after write {nth}: {written:?}");
-    }
+    let resume = async |deps: &BarrierDeps, op: &OpId| drop(resume_takeover(deps, op).await.unwrap());
+    let check =
+        async |op: &OpId, actor: &str, uid: &LifecycleUid| assert_taken_over(&rig, op, actor, uid).await;
+    cut_off_after_each(&rig, WRITES, over, resume, check).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_is_unavailable_and_the_same_operation_ends_it() {
     let rig = Rig::start().await;
-    for nth in 1..=WRITES {
-        let (actor, uid, op) = (format!("lost{nth}"), uid(), OpId::mint(&SystemEntropy));
-        rig.plant(&actor, &uid).await;
-        let lossy = rig.watched(&Failpoint::forget_answer_of(nth)).await;
-        assert_eq!(code(over(&lossy, &op, &actor, &uid).await), EpCode::Unavailable, "write {nth}");
-        over(&rig.deps().await, &op, &actor, &uid).await.unwrap();
-        assert_taken_over(&rig, &op, &actor, &uid).await;
-    }
+    let lossy = async |nth, deps: &BarrierDeps, op: &OpId, actor: &str, uid: &LifecycleUid| {
+        assert_eq!(code(over(deps, op, actor, uid).await), EpCode::Unavailable, "write {nth}");
+        over(&rig.deps().await, op, actor, uid).await.unwrap();
+    };
+    let check =
+        async |op: &OpId, actor: &str, uid: &LifecycleUid| assert_taken_over(&rig, op, actor, uid).await;
+    lose_each_answer(&rig, WRITES, lossy, check).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -261,6 +250,29 @@ async fn a_head_that_another_writer_took_reopens_the_gate_without_an_epoch() {
     let gate = rig.gate(&uid).await;
     assert_eq!((&gate["state"], &gate["generation"]), (&"open".into(), &2.into()));
     assert_eq!(rig.head("alice").await["lastTakeoverOpId"], an_op('x').as_str(), "not ours");
+}
+
+/// A root that is stamped behind the containment is of a credential that the containment revoked: a head that kept it
+/// could never be entered again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_root_that_is_stamped_under_the_advance_goes_with_its_epoch() {
+    let rig = Rig::start().await;
+    let (uid, op) = (uid(), an_op('t'));
+    rig.plant("alice", &uid).await;
+    let tap = Tap::before(rig.world.server.port()).await;
+    let stores = barrier_over(&rig.world, &rig.world.connector_at(tap.url())).await;
+    let deps = BarrierDeps { stores, ..rig.deps().await };
+    let head = Names::kv_subject(rig.world.records.name(), &format!("lifecycle.{OWNER}.alice"));
+    tap.stop(&format!("PUB {head}"), Stop::Before);
+    let running = {
+        let (op, uid) = (op.clone(), uid.clone());
+        tokio::spawn(async move { over(&deps, &op, "alice", &uid).await })
+    };
+    tap.reached().await;
+    rig.plant_head("alice", &uid, 1, "\"state\":\"active\",\"currentCredentialId\":\"late\"").await;
+    tap.release();
+    running.await.unwrap().unwrap();
+    assert_taken_over(&rig, &op, "alice", &uid).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

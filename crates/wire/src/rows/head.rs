@@ -214,6 +214,12 @@ impl LifecycleHead {
         self.state == HeadState::Active && self.lifecycle_uid == *uid
     }
 
+    /// Whether both say the same but for their root credential: what a stamp does, and nothing else.
+    pub fn differs_by_its_root_alone(&self, other: &Self) -> bool {
+        let rootless = |head: &Self| Self { current_credential_id: None, ..head.clone() };
+        rootless(self) == rootless(other)
+    }
+
     /// The last containment step of a takeover: the next epoch, without the credential of the old one.
     pub fn advance_epoch(self, uid: &LifecycleUid, from_epoch: u64, op: &OpId) -> Result<HeadStep, EpError> {
         self.require_active_at(uid)?;
