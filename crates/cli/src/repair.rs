@@ -4,10 +4,9 @@
 use std::collections::BTreeSet;
 
 use cotal_authority::{
-    AuthorityStores,
     delivery_admin::DeliveryAdmin,
     registration::{
-        Deregistration, EndpointInstance, RepairRefusal, RepairReport, deregister_instance,
+        Deregistration, EndpointInstance, Registry, RepairRefusal, RepairReport, deregister_instance,
         reconcile_endpoint_gate,
     },
 };
@@ -80,7 +79,7 @@ struct Repair {
     at: EndpointInstance,
     connector: Connector,
     connection: Connection,
-    stores: AuthorityStores,
+    registry: Registry,
 }
 
 impl Repair {
@@ -101,8 +100,8 @@ impl Repair {
         };
         let lifetime = Lifetime::OneShot { ttl_secs: ONE_SHOT_SECS, principal: None };
         let connection = connector.open(InfraRole::OPERATOR_REPAIR.label(&space), &grants, lifetime).await?;
-        match AuthorityStores::bind(&connection, &space).await {
-            Ok(stores) => Ok(Self { at, connector, connection, stores }),
+        match Registry::bind(&connection, &space).await {
+            Ok(registry) => Ok(Self { at, connector, connection, registry }),
             Err(refusal) => {
                 let _ = connection.close().await;
                 Err(refusal.into())
@@ -120,7 +119,7 @@ impl Repair {
 pub async fn reconcile(args: ReconcileArgs, ctx: &Context) -> Result<(), CliError> {
     let repair = Repair::begin(&args.at, ctx).await?;
     let admin = DeliveryAdmin::new(repair.connector.clone());
-    let outcome = reconcile_endpoint_gate(&repair.stores, &repair.at, &admin, &admin).await;
+    let outcome = reconcile_endpoint_gate(&repair.registry, &repair.at, &admin, &admin).await;
     repair.end().await;
     match outcome {
         Ok(report) => ctx.report(&repaired_document(&report), || repaired(&report)),
@@ -135,7 +134,7 @@ pub async fn reconcile(args: ReconcileArgs, ctx: &Context) -> Result<(), CliErro
 /// Takes an instance out of the registry.
 pub async fn deregister(args: DeregisterArgs, ctx: &Context) -> Result<(), CliError> {
     let repair = Repair::begin(&args.at, ctx).await?;
-    let outcome = deregister_instance(&repair.stores, &repair.at).await;
+    let outcome = deregister_instance(repair.registry.stores(), &repair.at).await;
     let at = repair.at.clone();
     repair.end().await;
     let document = |members: Value| {

@@ -284,6 +284,11 @@ pub fn service_spec_key(endpoint: &EndpointToken, instance: &InstanceId) -> Stri
     format!("svc.{endpoint}.{instance}.spec")
 }
 
+/// The filter of every registration of an endpoint.
+pub fn service_specs_filter(endpoint: &EndpointToken) -> String {
+    format!("svc.{endpoint}.*.spec")
+}
+
 /// Records keys `svc.<e>.<instance>.status`: a service instance's own report.
 pub fn service_status_key(endpoint: &EndpointToken, instance: &InstanceId) -> String {
     format!("svc.{endpoint}.{instance}.status")

@@ -14,6 +14,7 @@
 //! | authorize serving, mint for it | [`serve`] |
 //! | say how an instance is | [`status`] |
 //! | take an instance out of the registry | [`deregister`] |
+//! | list the instances that a scatter asks | [`scatter`] |
 //! | repair a gate that a dead registration left frozen | [`reconcile`] |
 //!
 //! Families are listed by STREAM.INFO over the registration connection, which therefore creates no consumer.
@@ -27,6 +28,7 @@ pub mod name;
 pub mod own;
 pub mod reconcile;
 pub mod register;
+pub mod scatter;
 pub mod serve;
 mod slot;
 mod spec;
@@ -47,6 +49,7 @@ pub use reconcile::{
     PrincipalLiveness, RepairCondition, RepairRefusal, RepairReport, reconcile_endpoint_gate,
 };
 pub use register::{Registered, Registration, register_service_instance, register_serving_instance};
+pub use scatter::freeze_scatter;
 pub use serve::{ServeGrant, authorize_serve_grant, issue_sibling, mint_serve_credential};
 
 /// One instance of an endpoint.

@@ -8,16 +8,18 @@ use std::{collections::BTreeSet, fmt};
 use async_trait::async_trait;
 use cotal_wire::{
     EpError, OpId, Principal, Revision,
-    rows::{CredentialKey, GateCoordinate, GateState, OpKind},
+    rows::{CredentialKey, GateCoordinate, GateState, GovernHead, OpKind, ServiceSpec},
 };
 
 use super::{
-    EndpointInstance,
+    EndpointInstance, Registry,
     family::{self, Sweep},
     gate::{self, Frozen},
-    register, slot, spec,
+    register, slot,
+    spec::{self, SpecSeen},
+    surface::{Surface, Unserved},
 };
-use crate::{claim_oracle::Verdict, delivery_admin::DeliveryAdmin, evict::Evictor, stores::AuthorityStores};
+use crate::{claim_oracle::Verdict, delivery_admin::DeliveryAdmin, evict::Evictor};
 
 /// Whether a principal holds a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -211,13 +213,14 @@ fn refuse(condition: RepairCondition, message: impl Into<String>) -> RepairRefus
 
 // === driving ==================================================================================================
 
-/// Repairs the gate of one instance, over stores whose connection holds a registration executor's grant.
+/// Repairs the gate of one instance, over a connection that holds a registration executor's grant.
 pub async fn reconcile_endpoint_gate(
-    stores: &AuthorityStores,
+    registry: &Registry,
     at: &EndpointInstance,
     liveness: &dyn PrincipalLiveness,
     evictor: &dyn Evictor,
 ) -> Result<RepairReport, RepairRefusal> {
+    let stores = registry.stores();
     let observed = match gate::observe(stores, at).await {
         Ok(observed) => observed,
         // A marker is the same to an operator as a gate that was never there.
@@ -246,7 +249,12 @@ pub async fn reconcile_endpoint_gate(
     let before = frozen.gate.coordinate();
     let stored = spec::read(stores, at).await?;
     let head = slot::read_head(stores, at).await?;
-    let committed = register::committed(before, at, &stored, &head.head);
+    let mut committed = register::committed(before, at, &stored, &head.head);
+    if let (Some(_), SpecSeen::Registered(spec, _)) = (committed, &stored)
+        && !declares_what_its_slot_does(registry, spec, &head.head).await?
+    {
+        committed = None;
+    }
     let after = match committed {
         Some(revision) => {
             slot::promote(stores, at, before.generation).await?;
@@ -285,6 +293,21 @@ pub async fn reconcile_endpoint_gate(
         cursor_deleted,
         completed: committed.is_some(),
     })
+}
+
+/// Whether a spec is of the operation that holds the slot, as far as the slot tells: what it declares. Another one was on
+/// its way when an earlier operation was repaired; completed under this slot, its own governed traits would be lost.
+async fn declares_what_its_slot_does(
+    registry: &Registry,
+    spec: &ServiceSpec,
+    head: &GovernHead,
+) -> Result<bool, EpError> {
+    match Surface::read(registry.contracts(), spec).await {
+        Ok(surface) => Ok(head.holds_slot_for(&surface.declared())),
+        Err(Unserved::Unreadable(why)) => Err(why),
+        // A registration reads every closure before it writes its spec.
+        Err(Unserved::Missing(_) | Unserved::Garbled(_) | Unserved::Twice(_)) => Ok(false),
+    }
 }
 
 #[cfg(test)]

@@ -122,12 +122,12 @@ impl GovernHead {
     /// The same head, its slot taken. Commands without a governed trait are not recorded.
     #[must_use]
     pub fn take(self, holder: SlotHolder, declared: &Governed) -> Self {
-        let commands = declared
-            .iter()
-            .filter(|(_, traits)| !traits.is_empty())
-            .map(|(command, traits)| (command.clone(), traits.clone()))
-            .collect();
-        Self { provisional: Some(Provisional { holder, commands }), ..self }
+        Self { provisional: Some(Provisional { holder, commands: governed_alone(declared) }), ..self }
+    }
+
+    /// Whether the slot is taken, for a registration that declares this.
+    pub fn holds_slot_for(&self, declared: &Governed) -> bool {
+        self.provisional.as_ref().is_some_and(|slot| slot.commands == governed_alone(declared))
     }
 
     /// The same head with what its slot declares recorded; the slot stays.
@@ -166,6 +166,15 @@ fn provisional(value: &Value) -> Option<Provisional> {
         holder: SlotHolder { instance, generation },
         commands: governed(slot.get("commands")?)?,
     })
+}
+
+/// The commands that have a governed trait.
+fn governed_alone(declared: &Governed) -> Governed {
+    declared
+        .iter()
+        .filter(|(_, traits)| !traits.is_empty())
+        .map(|(command, traits)| (command.clone(), traits.clone()))
+        .collect()
 }
 
 #[cfg(test)]

@@ -137,3 +137,66 @@ async fn a_repair_completes_a_registration_that_had_written_its_spec_and_undoes_
     }
     assert_eq!(ends.values().filter(|completed| **completed).count(), 2, "{ends:?}");
 }
+
+/// A spec that an earlier, repaired operation had still on its way: completed under the slot of another, what it declares
+/// would never be recorded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repair_does_not_complete_a_spec_that_declares_something_else_than_its_slot() {
+    for (slot, spec) in [(&["ai.cotal.priced"][..], &[][..]), (&[], &["ai.cotal.priced"])] {
+        let rig = Rig::start().await;
+        let registry = rig.registry().await;
+        rig.register_own(&registry).await.unwrap();
+        let (proposed, late) = (cluster("find", "ephemeral", slot), cluster("find", "ephemeral", spec));
+        publish(&registry, &proposed).await.unwrap();
+        publish(&registry, &late).await.unwrap();
+        // Frozen, and the slot is taken.
+        let failpoint = Failpoint::stop_after(2);
+        let dying = rig.watched(&failpoint).await;
+        let (proposed, this) = (spec_of(&closure(&proposed)), op());
+        tokio::select! {
+            done = register(&dying, &rig.at, &proposed, &this) => panic!("{done:?}"),
+            () = failpoint.reached() => {}
+        }
+        let late = String::from_utf8(spec_of(&closure(&late)).to_bytes()).unwrap();
+        rig.world.put(&rig.world.records, &rig.spec_key(), &late).await;
+        let report =
+            repair(&rig.registry().await, &rig.at, Liveness::Gone, &Sweeper::thorough()).await.unwrap();
+        assert!(!report.completed, "slot {slot:?}, spec {spec:?}");
+        let gate = rig.gate().await;
+        assert_eq!((&gate["state"], &gate["processEpoch"]), (&json!("open"), &json!(0)));
+        let head = rig.world.json(&rig.world.records, &rig.govern_key()).await;
+        assert!(head["commands"].get("find").is_none() && head.get("provisional").is_none(), "{head}");
+        // The next start registers over it.
+        rig.register_own(&rig.registry().await).await.unwrap();
+    }
+}
+
+// #529: a scatter waited its full deadline for instances that were gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scatter_waits_for_the_instances_that_stand_when_it_begins() {
+    let rig = Rig::start().await;
+    let registry = rig.registry().await;
+    let (stores, endpoint) = (registry.stores(), &rig.at.endpoint);
+    assert_eq!(code(freeze_scatter(stores, endpoint).await), EpCode::FailedPrecondition, "there is none");
+    rig.register_own(&registry).await.unwrap();
+    assert_eq!(freeze_scatter(stores, endpoint).await.unwrap(), std::slice::from_ref(&rig.at.instance));
+
+    let second = EndpointInstance { endpoint: endpoint.clone(), instance: instance() };
+    let own = OwnEndpoint { instance: second.instance.clone(), ..rig.own() };
+    register_own_endpoint(&rig.registry_of(&second).await, &own, &SystemEntropy, &Sweeper::thorough())
+        .await
+        .unwrap();
+    let mut both = [rig.at.instance.clone(), second.instance.clone()];
+    both.sort();
+    assert_eq!(freeze_scatter(stores, endpoint).await.unwrap(), both);
+
+    deregister_instance(stores, &rig.at).await.unwrap();
+    assert_eq!(freeze_scatter(stores, endpoint).await.unwrap(), std::slice::from_ref(&second.instance));
+    let status = names::service_status_key(endpoint, &second.instance);
+    rig.world.put(&rig.world.records, &status, "{}").await;
+    assert_eq!(
+        code(freeze_scatter(stores, endpoint).await),
+        EpCode::FailedPrecondition,
+        "nobody is left out"
+    );
+}

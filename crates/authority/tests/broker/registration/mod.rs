@@ -12,7 +12,7 @@ use cotal_authority::{
     registration::{
         Deregistration, EndpointInstance, OwnEndpoint, OwnName, OwnRegistration, PrincipalLiveness,
         Registered, Registration, Registry, RepairRefusal, RepairReport, authorize_serve_grant,
-        deregister_instance, gate, issue_sibling, mint_serve_credential,
+        deregister_instance, freeze_scatter, gate, issue_sibling, mint_serve_credential,
         own::{plane_principal, publish},
         reconcile::Liveness,
         reconcile_endpoint_gate, register_own_endpoint, register_own_incarnation, register_service_instance,
@@ -28,6 +28,7 @@ use cotal_wire::{
     canonical::VOID_CLOSURE_DIGEST,
     contract::Artifact,
     grants::endpoint_serve,
+    names,
     rows::{Activation, CredentialRow, ServiceSpec, ServiceStatus, SourceMember, StatusState},
 };
 use parking_lot::Mutex;
@@ -281,7 +282,7 @@ async fn repair(
     liveness: Liveness,
     sweeper: &Sweeper,
 ) -> Result<RepairReport, RepairRefusal> {
-    reconcile_endpoint_gate(registry.stores(), at, &Probe(liveness), sweeper).await
+    reconcile_endpoint_gate(registry, at, &Probe(liveness), sweeper).await
 }
 
 fn condition(result: Result<RepairReport, RepairRefusal>) -> &'static str {
