@@ -1,6 +1,6 @@
 //! The configuration of every stream and bucket of a space (contract 01 §4.1, §7, 07 §12.4), every field explicit.
 
-use cotal_wire::{SpaceToken, names::Names};
+use cotal_wire::{SpaceToken, delivery_admin::LEASE_TTL_SECS, names::Names};
 use serde_json::{Map, Value, json};
 
 use crate::provision::Replicas;
@@ -15,7 +15,7 @@ const DAYS: u64 = 24 * HOURS;
 /// Presence rows go this long after the last heartbeat.
 const PRESENCE_TTL: u64 = 6 * SECONDS;
 /// Delivery leases.
-const DELIVERY_LEASE_TTL: u64 = 30 * SECONDS;
+const DELIVERY_LEASE_TTL: u64 = LEASE_TTL_SECS * SECONDS;
 /// Manager leases.
 const MANAGER_LEASE_TTL: u64 = 10 * SECONDS;
 const MEMBERSHIP_MAX_BYTES: u64 = 64 << 20;

@@ -34,7 +34,8 @@ const LEASE_SLACK: std::time::Duration = std::time::Duration::from_secs(5);
     after_help = "\
 Examples:
   cotal delivery                                             the space \"main\" of this root
-  cotal delivery --space main --server nats://127.0.0.1:4222"
+  cotal delivery --space main --server nats://127.0.0.1:4222
+  cotal delivery --cluster-server n1 --cluster-server n2 --cluster-server n3"
 )]
 pub struct DeliveryArgs {
     /// The space.
@@ -43,6 +44,9 @@ pub struct DeliveryArgs {
     /// The broker's URL; by default that of the last `up` of this root.
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
+    /// The name of a server of the cluster; once for each. Then nothing is proved gone unless exactly these answered.
+    #[arg(long, value_name = "NAME")]
+    pub cluster_server: Vec<String>,
 }
 
 /// Where the daemon reads its credentials: the store that renews two of them, and the files of the other two.
@@ -74,6 +78,7 @@ pub async fn run(args: DeliveryArgs, ctx: &Context) -> Result<(), CliError> {
     let inputs = DeliveryInputs {
         space: space.clone(),
         servers: servers.clone(),
+        cluster: args.cluster_server,
         data_account,
         creds: Arc::new(Source { root: ctx.root.clone(), space: space.clone(), store }),
         store_identity,

@@ -55,8 +55,17 @@ impl Delivery {
     /// Starts: checks the credentials, sees itself through the observer, takes the lease, binds the rail, and says
     /// ready in the lease row. When this returns, the rail answers.
     pub async fn start(inputs: DeliveryInputs) -> Result<Self, StartRefusal> {
-        let DeliveryInputs { space, servers, data_account, creds, store_identity, timing, clock, entropy } =
-            inputs;
+        let DeliveryInputs {
+            space,
+            servers,
+            cluster,
+            data_account,
+            creds,
+            store_identity,
+            timing,
+            clock,
+            entropy,
+        } = inputs;
         let system = Arc::new(System {
             space: space.clone(),
             servers: servers.clone(),
@@ -64,7 +73,7 @@ impl Delivery {
             creds,
             clock: Arc::clone(&clock),
             entropy,
-            known: KnownServers::default(),
+            known: KnownServers::named(cluster),
         });
         let credentials = system.credentials();
         let own = credentials.of_data_account(CredsKind::Delivery).await.map_err(StartRefusal::Credential)?;

@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use cotal_wire::{Account, Clock, Entropy, Nkey, Space, delivery_admin::StoreIdentity};
+use cotal_wire::{
+    Account, Clock, Entropy, Nkey, Space,
+    delivery_admin::{LEASE_TTL_SECS, StoreIdentity},
+};
 use zeroize::Zeroizing;
 
 /// The credentials that the daemon reads, and re-reads when it is told to or when they near their end.
@@ -44,6 +47,8 @@ pub struct DeliveryInputs {
     pub space: Space,
     /// One or more comma-separated NATS URLs.
     pub servers: String,
+    /// The names of the broker's servers, as an operator gives them; with none, the servers say who they are.
+    pub cluster: Vec<String>,
     /// The space's data account: what the observer's credential must name, and the delivery credential be of.
     pub data_account: Nkey<Account>,
     /// Where the credentials lie.
@@ -74,7 +79,7 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Self {
         Self {
-            lease_ttl: Duration::from_secs(30),
+            lease_ttl: Duration::from_secs(LEASE_TTL_SECS),
             lease_wait: Duration::ZERO,
             broker_probe: Duration::from_secs(2),
             broker_gone: Duration::from_secs(15),

@@ -20,6 +20,10 @@ pub(crate) struct Lease {
     revision: Revision,
     ttl: Duration,
     renewed: Instant,
+    /// Whether a write of this process may have landed of which it does not know the revision. Only then can a row that
+    /// says the same as its own be its own: another daemon of the same credential may have begun in the same
+    /// millisecond.
+    unsure: bool,
 }
 
 /// What the row says after a write whose outcome is not a success.
@@ -44,17 +48,26 @@ impl Lease {
     ) -> Result<Self, StartRefusal> {
         let row = LeaseRow { holder, since, ready: false };
         let deadline = Instant::now() + wait;
+        let mut unsure = false;
         loop {
             let began = Instant::now();
             match bucket.create_over_marker(LEASE_KEY, row.to_bytes().into()).await {
                 WriteOutcome::Written(revision) => {
-                    return Ok(Self { bucket, row, revision, ttl, renewed: began });
+                    return Ok(Self { bucket, row, revision, ttl, renewed: began, unsure: false });
                 }
-                WriteOutcome::Lost | WriteOutcome::Ambiguous(_) => {}
+                WriteOutcome::Lost => {}
+                WriteOutcome::Ambiguous(_) => unsure = true,
                 WriteOutcome::Refused(why) => return Err(StartRefusal::Broker(why)),
             }
-            match look(&bucket, &row).await {
-                Ok(Found::Held(revision)) => return Ok(Self { bucket, row, revision, ttl, renewed: began }),
+            match look(&bucket, &row, unsure).await {
+                Ok(Found::Held(revision)) => {
+                    // Whoever writes it again at this revision holds it, and the other one finds out.
+                    let began = Instant::now();
+                    let again = bucket.put_pinned(LEASE_KEY, row.to_bytes().into(), revision).await;
+                    if let WriteOutcome::Written(revision) = again {
+                        return Ok(Self { bucket, row, revision, ttl, renewed: began, unsure: false });
+                    }
+                }
                 Ok(Found::Free) if Instant::now() < deadline + ttl => {}
                 Ok(Found::Free) => {
                     return Err(StartRefusal::Broker("the delivery lease cannot be written".into()));
@@ -88,9 +101,12 @@ impl Lease {
     async fn write(&mut self) -> Result<bool, String> {
         let began = Instant::now();
         let bytes = self.row.to_bytes();
+        // A write that is dropped on its way may land.
+        let mut unsure = std::mem::replace(&mut self.unsure, true);
         let mut outcome = self.bucket.put_pinned(LEASE_KEY, bytes.clone().into(), self.revision).await;
         if !matches!(outcome, WriteOutcome::Written(_)) {
-            outcome = match look(&self.bucket, &self.row).await {
+            unsure |= matches!(outcome, WriteOutcome::Ambiguous(_));
+            outcome = match look(&self.bucket, &self.row, unsure).await {
                 Ok(Found::Held(revision)) => {
                     self.revision = revision;
                     self.bucket.put_pinned(LEASE_KEY, bytes.into(), revision).await
@@ -104,9 +120,11 @@ impl Lease {
             WriteOutcome::Written(revision) => {
                 self.revision = revision;
                 self.renewed = began;
+                self.unsure = false;
                 Ok(true)
             }
-            WriteOutcome::Lost | WriteOutcome::Ambiguous(_) | WriteOutcome::Refused(_) => {
+            outcome @ (WriteOutcome::Lost | WriteOutcome::Ambiguous(_) | WriteOutcome::Refused(_)) => {
+                self.unsure = unsure || matches!(outcome, WriteOutcome::Ambiguous(_));
                 if self.renewed.elapsed() >= self.ttl {
                     return Err(format!(
                         "the delivery lease could not be renewed for {} s",
@@ -128,7 +146,7 @@ impl Lease {
         let mut outcome = self.bucket.purge(LEASE_KEY, self.revision).await;
         // A renewal that was under way when the daemon was stopped may have landed.
         if let (WriteOutcome::Lost, Ok(Found::Held(revision))) =
-            (&outcome, look(&self.bucket, &self.row).await)
+            (&outcome, look(&self.bucket, &self.row, self.unsure).await)
         {
             outcome = self.bucket.purge(LEASE_KEY, revision).await;
         }
@@ -138,13 +156,15 @@ impl Lease {
     }
 }
 
-/// Whose the row is.
-async fn look(bucket: &Bucket, own: &LeaseRow) -> Result<Found, String> {
+/// Whose the row is. One that says the same as ours is ours when a write of ours may have put it there.
+async fn look(bucket: &Bucket, own: &LeaseRow, unsure: bool) -> Result<Found, String> {
     let read = bucket.leader_read(LEASE_KEY).await.map_err(|error| error.message)?;
     Ok(match read {
         LeaderRead::Absent | LeaderRead::Marker(_) => Found::Free,
         LeaderRead::Value(entry) => match LeaseRow::parse(&entry.value) {
-            Ok(row) if row.holder == own.holder && row.since == own.since => Found::Held(entry.revision),
+            Ok(row) if unsure && row.holder == own.holder && row.since == own.since => {
+                Found::Held(entry.revision)
+            }
             Ok(row) => Found::Taken(row.holder),
             Err(_) => Found::Taken("a row that cannot be read".into()),
         },

@@ -168,6 +168,31 @@ pub(super) fn judge(answered: &[Server], views: &[ServerView], memory: &mut Memo
     ))
 }
 
+/// What is complete by what the servers say of each other is so only when exactly those that an operator named answered.
+pub(super) fn hold_to_named(answered: &[Server], named: &BTreeSet<String>) -> Coverage {
+    if named.is_empty() {
+        return Coverage::Complete;
+    }
+    let names: BTreeSet<String> = answered.iter().map(|server| server.name.clone()).collect();
+    let list = |names: Vec<&String>| names.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let missing: Vec<&String> = named.difference(&names).collect();
+    if !missing.is_empty() {
+        return Coverage::Partial(format!(
+            "{}, named with --cluster-server, did not answer; it counts until it is back, or until the delivery daemon is \
+             started without it",
+            list(missing)
+        ));
+    }
+    let strangers: Vec<&String> = names.difference(named).collect();
+    if strangers.is_empty() {
+        return Coverage::Complete;
+    }
+    Coverage::Partial(format!(
+        "{} answered and is not among the servers named with --cluster-server; start the delivery daemon with it",
+        list(strangers)
+    ))
+}
+
 /// The peers of the meta group, as its one leader lists them and everyone counts them.
 fn meta_peers(views: &[ServerView]) -> Result<BTreeSet<String>, String> {
     let leading = |view: &&ServerView| {
@@ -223,6 +248,19 @@ mod tests {
             }),
         };
         up.iter().map(view).collect()
+    }
+
+    #[test]
+    fn servers_that_an_operator_named_must_all_answer_and_no_other_one() {
+        let held = |up: &[&str], named: &[&str]| hold_to_named(&servers(up), &set(named));
+        assert_eq!(held(&["a", "b"], &[]), Coverage::Complete);
+        assert_eq!(held(&["a", "b"], &["b", "a"]), Coverage::Complete);
+        for (up, named, who) in
+            [(&["a", "b"][..], &["a", "b", "c"][..], "c, named"), (&["a", "b"], &["a"], "b answered")]
+        {
+            let Coverage::Partial(why) = held(up, named) else { panic!("{up:?} {named:?}") };
+            assert!(why.starts_with(who), "{why}");
+        }
     }
 
     fn judged(up: &[&str], peers: &[&str], memory: &mut Memory) -> Coverage {

@@ -29,7 +29,7 @@
 //! names those that are cut off too, and whose leader has a majority of it. Here a cluster is answered for exactly as
 //! far as that list reaches. What remains: a server outside of the meta group that was cut off before this process began
 //! is not known. While it is connected, nothing of its cluster is ever gone, so that such a cluster is of no use to begin
-//! with; see `docs/src/delivery.md`.
+//! with; see `docs/src/delivery.md`. An operator who names the servers ([`KnownServers::named`]) need not rely on either.
 
 mod cluster;
 mod evictor;
@@ -38,7 +38,7 @@ mod publisher;
 mod splice;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -69,9 +69,21 @@ const CUT: Cut = Cut { limit: 1024, overlap: 128 };
 /// Most questions of one sweep.
 const MAX_PAGES: u32 = 64;
 
-/// The servers that a cluster was seen to have: kept for a process's life, by whoever sweeps.
+/// The servers that a cluster was seen to have, and those that an operator named: kept for a process's life, by whoever
+/// sweeps.
 #[derive(Default)]
-pub struct KnownServers(Mutex<Memory>);
+pub struct KnownServers {
+    seen: Mutex<Memory>,
+    named: BTreeSet<String>,
+}
+
+impl KnownServers {
+    /// Besides what the servers say of each other, a sweep is complete only when exactly the servers of these names
+    /// answered it; of none, what the servers say decides alone.
+    pub fn named(names: impl IntoIterator<Item = String>) -> Self {
+        Self { seen: Mutex::default(), named: names.into_iter().collect() }
+    }
+}
 
 /// Sees the connections of one data account.
 pub struct Observer {
@@ -191,6 +203,13 @@ impl Observer {
     }
 
     async fn coverage(&self, answered: &[Server], known: &KnownServers, nonce: &str) -> Coverage {
+        match self.coverage_by_views(answered, known, nonce).await {
+            Coverage::Complete => cluster::hold_to_named(answered, &known.named),
+            less => less,
+        }
+    }
+
+    async fn coverage_by_views(&self, answered: &[Server], known: &KnownServers, nonce: &str) -> Coverage {
         if let Some(settled) = cluster::without_views(answered) {
             return settled;
         }
@@ -198,7 +217,7 @@ impl Observer {
             |answers| answers.iter().map(|answer| ServerView::parse(answer)).collect::<Result<Vec<_>, _>>(),
         );
         match views {
-            Ok(views) => cluster::judge(answered, &views, &mut known.0.lock()),
+            Ok(views) => cluster::judge(answered, &views, &mut known.seen.lock()),
             Err(why) => Coverage::Partial(format!("the servers of the cluster are not known: {why}")),
         }
     }

@@ -320,6 +320,7 @@ impl House {
         DeliveryInputs {
             space: self.space.clone(),
             servers: self.urls.clone(),
+            cluster: Vec::new(),
             data_account: self.account.account.public().clone(),
             creds: Arc::<Store>::clone(&self.store),
             store_identity: StoreIdentity::Fs { root: "root".to_owned(), id: None },

@@ -1,10 +1,14 @@
 //! One daemon a space.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use cotal_broker::kv::LeaderRead;
-use cotal_delivery::{Ended, StartRefusal};
-use cotal_wire::delivery_admin::{LEASE_KEY, LeaseRow};
+use cotal_delivery::{Delivery, DeliveryInputs, Ended, StartRefusal};
+use cotal_trust::system::SystemClock;
+use cotal_wire::{
+    Clock, UnixMillis,
+    delivery_admin::{LEASE_KEY, LeaseRow},
+};
 
 use crate::house::{House, eventually};
 
@@ -30,6 +34,29 @@ async fn a_second_daemon_is_refused_while_the_first_holds_the_lease() {
     let second = house.daemon().await;
     let answer = house.admin().store_identity().await.unwrap();
     assert_eq!((answer.answerer, answer.holds_lease), (second.holder().key(), true));
+}
+
+/// A clock that stands still.
+#[derive(Debug)]
+struct Stopped(UnixMillis);
+
+impl Clock for Stopped {
+    fn now_millis(&self) -> UnixMillis {
+        self.0
+    }
+}
+
+/// Their rows say the same: the credential and the millisecond are one.
+#[tokio::test]
+async fn of_two_daemons_of_one_credential_that_begin_in_one_millisecond_one_holds_the_lease() {
+    let (_server, house) = House::start().await;
+    let clock = Arc::new(Stopped(SystemClock.now_millis()));
+    let start = || Delivery::start(DeliveryInputs { clock: clock.clone(), ..house.inputs() });
+    let (first, second) = tokio::join!(start(), start());
+    let (held, refused): (Vec<_>, Vec<_>) = [first, second].into_iter().partition(Result::is_ok);
+    assert_eq!(held.len(), 1, "two daemons");
+    assert!(refused.into_iter().all(|start| matches!(start, Err(StartRefusal::LeaseHeld { .. }))));
+    assert!(row(&house).await.unwrap().ready);
 }
 
 // #367, #368: a start after a death was refused until a lease had lapsed.
