@@ -15,7 +15,7 @@ use cotal_wire::{
     Revision, Space,
     grants::infra,
     names::{GOAL_INDEX_SCAN_CONSUMER, LEDGER_SCAN_CONSUMER, RECORDS_SCAN_CONSUMER},
-    rows::GoalIndexRow,
+    rows::{GoalIndexRow, ObligationKey},
 };
 use parking_lot::Mutex;
 
@@ -302,9 +302,9 @@ impl RecordsScanner {
 impl Obligations {
     fn filter(&self) -> String {
         match self {
-            Self::OfTarget(uid) => format!("oblig.{uid}.>"),
-            Self::OfTargetAt(uid, endpoint) => format!("oblig.{uid}.{endpoint}.>"),
-            Self::At(endpoint) => format!("oblig.*.{endpoint}.>"),
+            Self::OfTarget(uid) => ObligationKey::filter(Some(uid), None),
+            Self::OfTargetAt(uid, endpoint) => ObligationKey::filter(Some(uid), Some(endpoint)),
+            Self::At(endpoint) => ObligationKey::filter(None, Some(endpoint)),
         }
     }
 }

@@ -11,6 +11,7 @@ use cotal_wire::{
     FactTopic, Generation, InstanceId, KeySegment, LifecycleUid, Nkey, Permissions, Principal, Role, Rules,
     SessionEndpoint, SessionId, Sha256Hex, SpaceToken, View, WorkSubject,
     claims::{Act, SessionClaim, TransferWriterClaim},
+    endpoint_subject::TargetTriple,
     grants::{
         AgentGrants, Capabilities, ConnectPrincipal, GrantError, InstrumentTier, Issued, Profile, barriers,
         delivery, drain,
@@ -226,7 +227,18 @@ fn endpoint_templates() -> Vec<(&'static str, Permissions)> {
         ("endpoint-serve-executor", endpoint_serve_executor(&space(), &conn(), &auth, &instance())),
         ("infra-registration-executor", registration_executor(&space(), &conn(), &auth, &instance())),
         ("infra-auth-listener", rail::auth_listener(&space(), &conn(), &instance(), 3)),
+        ("retirement-requester", requester()),
     ]
+}
+
+fn requester() -> Permissions {
+    let host = Principal::parse_key("local.host").unwrap();
+    let uid = LifecycleUid::parse(&"h".repeat(26)).unwrap();
+    let target = TargetTriple {
+        principal: who().principal,
+        lifecycle_uid: LifecycleUid::parse(&"u".repeat(26)).unwrap(),
+    };
+    rail::retirement_requester(&space(), &host, &uid, &conn(), &target)
 }
 
 fn render(permissions: &Permissions) -> String {
@@ -427,6 +439,28 @@ fn an_issued_caller_holds_only_rows_of_the_versioned_rail() {
         } else {
             assert_eq!(versioned, 0, "{name}");
         }
+    }
+}
+
+#[test]
+fn a_retirement_requester_may_retire_one_incarnation_and_nobody_else() {
+    let requester = requester();
+    let may = |subject: &str| requester.publish.allow.iter().any(|row| subject_matches(row, subject));
+    let (uid, host) = ("u".repeat(26), format!("local.host.{}", "h".repeat(26)));
+    let ask = |command: &str, target: &str, caller: &str| {
+        format!("cotal.main.ep.one.auth.{command}.handle.{target}.{caller}.n1")
+    };
+    let target = format!("{}.{uid}", who().principal);
+    assert!(may(&ask("retire-lifecycle", &target, &host)));
+    for refused in [
+        ask("retire-lifecycle", &format!("{}.{}", who().principal, "v".repeat(26)), &host),
+        ask("retire-lifecycle", &format!("local.other.{uid}"), &host),
+        ask("retire-lifecycle", &target, &format!("local.other.{}", "h".repeat(26))),
+        ask("other", &target, &host),
+        format!("cotal.main.ep.one.auth.retire-lifecycle.any.local.{host}.n1"),
+        "$KV.cotal_auth_main.gate.x".to_owned(),
+    ] {
+        assert!(!may(&refused), "{refused}");
     }
 }
 

@@ -11,7 +11,10 @@ mod remove;
 use cotal_broker::{Connection, Connector, Lifetime};
 use cotal_wire::{
     Actor, Channel, EpError, InfraRole, LifecycleUid, Owner, Principal, SpaceToken, TokenError,
-    grants::issued::{self, Ended},
+    grants::{
+        ROWS_BYTES,
+        issued::{self, Ended},
+    },
 };
 
 pub use account::{ConsumerCounts, DeprovisionError, Deprovisioned, RowCounts};
@@ -20,9 +23,6 @@ pub use remove::deprovision_over;
 
 /// Lifetime of a deprovisioner credential, in seconds (contract 01 §3.4).
 const TTL_SECS: u64 = 300;
-/// How many bytes of rows one credential may name for membership rows: the JWT of a connection stays under the 16 KiB
-/// that the contract lets one have (contract 02 §9).
-const MEMBER_ROWS_BYTES: usize = 9_000;
 
 /// What one ended lifecycle may have left on the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Footprint {
         let (mut start, mut bytes) = (0, 0);
         for (at, channel) in self.channels.iter().enumerate() {
             let rows = 2 * (channel.as_str().len() + fixed);
-            if at > start && bytes + rows > MEMBER_ROWS_BYTES {
+            if at > start && bytes + rows > ROWS_BYTES {
                 parts.push(&self.channels[start..at]);
                 (start, bytes) = (at, 0);
             }

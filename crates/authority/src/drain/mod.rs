@@ -3,7 +3,8 @@
 //!
 //! Neither holds a standing connection. A drain opens one mediator for its endpoint, a repair one connection for its
 //! one write, a cleaning one cleaner and one executor: each may do its duty and nothing else, and is closed after it.
-//! The policy drain of contract 07 §14 is not here.
+//! The policy drain of contract 07 §14 is not here: it ends a change of an endpoint's admission policy, which a manager
+//! stages, and nothing of this project does. While one is staged, nothing is admitted.
 
 mod cleaner;
 mod decide;
@@ -165,7 +166,11 @@ impl Drain {
                 MIN_FETCH_EXPIRY.as_millis()
             )));
         }
-        cleaner::clean(self, retiring, &pools, evictor).await
+        let mut cleaned = BTreeMap::new();
+        for part in pools.by_credential(&self.connector.space().token()) {
+            cleaned.extend(cleaner::clean(self, retiring, &part, evictor).await?);
+        }
+        Ok(cleaned)
     }
 }
 

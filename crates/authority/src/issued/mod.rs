@@ -4,6 +4,9 @@
 //! [`StagedAuthority`] holds the revision at which the attempt was prepared, [`ReleasedAuthority`] says that it became
 //! active there, and only then is the row written that names it to its connection. Whoever was cut off anywhere leaves
 //! an attempt that resolves to nothing, or one that nobody holds; the next issuance takes a generation of its own.
+//!
+//! What is issued here is a user connection's authority ([`UserCaller`]). The statically minted profiles that a manager may
+//! issue (contract 01 §3.3) take the same three steps, and nothing of this project mints one of them as issued.
 
 mod one_shot;
 mod resolve;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Permissions,
+    Permissions, ROWS_BYTES,
     rows::{JS_INFO, bind, inbox, message_get, stream_info},
 };
 use crate::{
@@ -44,6 +44,29 @@ impl Pools {
         self.pools.iter()
     }
 
+    /// The same pools in parts whose rows one credential each can name, the cleaner's and the executor's alike.
+    pub fn by_credential(&self, space: &SpaceToken) -> Vec<Self> {
+        let mut parts: Vec<Self> = Vec::new();
+        let mut bytes = 0;
+        for pool in &self.pools {
+            let one = Self { endpoint: self.endpoint.clone(), pools: [pool.clone()].into() };
+            // Each row is quoted, and has a comma behind it.
+            let size = |rows: Vec<String>| rows.iter().map(|row| row.len() + 3).sum::<usize>();
+            let rows = size(cleaner_rows(space, &one)).max(size(settlement(space, &one)));
+            match parts.last_mut() {
+                Some(part) if bytes + rows <= ROWS_BYTES => {
+                    part.pools.insert(pool.clone());
+                    bytes += rows;
+                }
+                _ => {
+                    parts.push(one);
+                    bytes = rows;
+                }
+            }
+        }
+        parts
+    }
+
     /// Whether this is one of them.
     pub fn contains(&self, pool: &Command) -> bool {
         self.pools.contains(pool)
@@ -68,12 +91,14 @@ pub fn mediator(space: &SpaceToken, endpoint: &EndpointToken, conn: &ConnId) -> 
 
 /// The retirement cleaner, `cotal:ep-cleaner:<space>:<op>`: takes and acknowledges items of these pools, writes nothing.
 pub fn cleaner(space: &SpaceToken, pools: &Pools, conn: &ConnId) -> Permissions {
-    let names = Names::new(space);
-    let (epw, endpoint) = (names.epw_stream(), &pools.endpoint);
-    let mut publish: Vec<String> =
-        pools.iter().flat_map(|pool| bind(&epw, &pool_consumer(endpoint, pool))).collect();
-    publish.extend([message_get(&names.epf_stream()), JS_INFO.to_owned()]);
+    let mut publish = cleaner_rows(space, pools);
+    publish.extend([message_get(&Names::new(space).epf_stream()), JS_INFO.to_owned()]);
     Permissions::allowing(publish, vec![inbox(conn)])
+}
+
+fn cleaner_rows(space: &SpaceToken, pools: &Pools) -> Vec<String> {
+    let (epw, endpoint) = (Names::new(space).epw_stream(), &pools.endpoint);
+    pools.iter().flat_map(|pool| bind(&epw, &pool_consumer(endpoint, pool))).collect()
 }
 
 /// What settling items of these pools takes: their terminals, their leases, and the facts.
@@ -127,5 +152,25 @@ mod tests {
         let endpoint = EndpointToken::parse("com_x").unwrap();
         let refused = Pools::new(&endpoint, &BTreeSet::new()).unwrap_err();
         assert_eq!(refused.code, EpCode::FailedPrecondition);
+    }
+
+    #[test]
+    fn many_pools_are_split_so_that_every_grant_fits_one_credential() {
+        let (space, conn) = (SpaceToken::parse("main").unwrap(), ConnId::parse("ibx0123456789").unwrap());
+        let endpoint = EndpointToken::parse(&format!("com_{}", "x".repeat(50))).unwrap();
+        let pool = |n: usize| Command::parse(&format!("p{n:03}{}", "y".repeat(28))).unwrap();
+        let pools = Pools::new(&endpoint, &(0..200).map(pool).collect()).unwrap();
+        let parts = pools.by_credential(&space);
+        assert!(parts.len() > 1 && parts.len() < 50, "{} parts", parts.len());
+        for part in &parts {
+            for grant in [cleaner(&space, part, &conn), executor(&space, part, &conn)] {
+                let rows: usize = grant.publish.allow.iter().map(|row| row.len() + 3).sum();
+                assert!(rows <= ROWS_BYTES + 512, "{rows} bytes");
+            }
+        }
+        let again: Vec<_> = parts.iter().flat_map(Pools::iter).cloned().collect();
+        assert_eq!(again, pools.iter().cloned().collect::<Vec<_>>(), "each pool once, in order");
+        let few = Pools::new(&endpoint, &(0..3).map(pool).collect()).unwrap();
+        assert_eq!(few.by_credential(&space), std::slice::from_ref(&few));
     }
 }

@@ -4,7 +4,8 @@ use sha2::{Digest, Sha256};
 
 use super::rows::{Space, direct_get};
 use crate::{
-    endpoint_token::{DESCRIBE, Generation},
+    endpoint_subject::TargetTriple,
+    endpoint_token::{self, DESCRIBE, EndpointName, Generation},
     names::{Names, accepted_key},
     token::{ConnId, InstanceId, LifecycleUid, Principal},
     view::{SCOPE_ADMIN, SCOPE_RUN, SCOPE_SPAWN},
@@ -255,6 +256,14 @@ impl<'a> Caller<'a> {
     pub(super) fn reply_rail(&mut self) {
         let row = format!("{}.reply.*.*.*.{}.*", self.rail(), self.block());
         self.rows.subscribe.add(row);
+    }
+
+    /// `retire-lifecycle` of the auth endpoint, on one incarnation.
+    pub(super) fn retire(&mut self, target: &TargetTriple) {
+        let (auth, command) = (EndpointName::auth().token(), endpoint_token::Command::retire_lifecycle());
+        let target = format!("{}.{}", target.principal, target.lifecycle_uid);
+        let row = format!("{}.one.{auth}.{command}.handle.{target}.{}.*", self.rail(), self.block());
+        self.rows.publish.add(row);
     }
 
     /// What every agent may ask, beyond describing.

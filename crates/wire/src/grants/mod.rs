@@ -24,6 +24,10 @@ mod rows;
 pub use endpoint_rows::{Capabilities, InstrumentTier, Issued};
 pub use profile::{AgentGrants, ConnectPrincipal, GrantError, Profile, permissions};
 
+/// How many bytes of rows one credential may name: the JWT of a connection then stays under the 16 KiB that the contract
+/// lets one have (contract 02 §9).
+pub const ROWS_BYTES: usize = 9_000;
+
 /// The allow and deny lists of one direction. An empty list is left out of the JWT: the broker reads an empty
 /// `allow` as unrestricted (contract 01 §3.2), so [`Permissions`] that name nothing must say so with a deny.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

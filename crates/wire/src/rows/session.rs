@@ -54,7 +54,7 @@ pub struct SessionRow {
     serving_epoch: u64,
     holder: Principal,
     holder_uid: LifecycleUid,
-    grant_sig: String,
+    grant_sig: Option<String>,
     revoked_caller: bool,
     revoked_serving: bool,
     state: SessionState,
@@ -68,7 +68,8 @@ struct Wire<'a> {
     endpoint: &'a EndpointToken,
     serving: WireServing<'a>,
     holder: WireHolder<'a>,
-    grant_sig: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grant_sig: Option<&'a str>,
     cred_caller: &'a str,
     cred_serving: &'a str,
     revoked: WireRevoked,
@@ -166,7 +167,7 @@ impl SessionRow {
             holder: Principal::parse_key(holder.text("principal")?)
                 .map_err(|_| row.garbled("its holder is not a principal"))?,
             holder_uid: holder.token("lifecycleUid")?,
-            grant_sig: row.non_empty("grantSig")?.to_owned(),
+            grant_sig: row.optional("grantSig", Closed::non_empty)?.map(str::to_owned),
             revoked_caller: mark("caller")?,
             revoked_serving: mark("serving")?,
             state: SessionState::ALL
@@ -193,7 +194,7 @@ impl SessionRow {
             endpoint: &self.endpoint,
             serving: WireServing { instance_id: &self.serving_instance, epoch: self.serving_epoch },
             holder: WireHolder { principal: &self.holder, lifecycle_uid: &self.holder_uid },
-            grant_sig: &self.grant_sig,
+            grant_sig: self.grant_sig.as_deref(),
             cred_caller: &self.coordinate(SessionParty::Caller),
             cred_serving: &self.coordinate(SessionParty::Serving),
             revoked: WireRevoked { caller: self.revoked_caller, serving: self.revoked_serving },
@@ -222,9 +223,9 @@ impl SessionRow {
         (&self.holder, &self.holder_uid)
     }
 
-    /// The signature of the grant that opened it.
-    pub fn grant_sig(&self) -> &str {
-        &self.grant_sig
+    /// The signature of the grant that opened it; older rows have none (contract 03 §R).
+    pub fn grant_sig(&self) -> Option<&str> {
+        self.grant_sig.as_deref()
     }
 
     /// Where it stands.
@@ -330,6 +331,14 @@ mod tests {
         let expected =
             bytes().replace("\"serving\":false", "\"serving\":true").replace("\"active\"", "\"retired\"");
         assert_eq!(String::from_utf8(marked.to_bytes()).unwrap(), expected);
+    }
+
+    #[test]
+    fn an_older_row_has_no_signature_and_gets_none() {
+        let older = bytes().replace("\"grantSig\":\"sig\",", "");
+        let row = SessionRow::parse(&sid(), older.as_bytes()).unwrap();
+        assert_eq!(row.grant_sig(), None);
+        assert_eq!(String::from_utf8(row.to_bytes()).unwrap(), older);
     }
 
     #[test]
