@@ -9,6 +9,7 @@ use cotal_broker::{
     Connection, Connector, Custody, Lifetime,
     kv::{Bucket, LeaderRead},
 };
+use cotal_dev_idp::{DevIdp, DevIdpOptions};
 use cotal_testkit::{daemons::Seat, process::Process, raw::RawClient, space::TestSpace};
 use cotal_trust::{
     bundle::SpaceAccount,
@@ -26,13 +27,14 @@ const COTAL: &str = env!("CARGO_BIN_EXE_cotal");
 /// Longer than any step takes on a busy machine.
 pub(crate) const WITHIN: Duration = Duration::from_secs(90);
 
-/// A space with its broker and its delivery daemon.
+/// A space with its broker, its IdP and its delivery daemon.
 pub(crate) struct House {
     pub(crate) space: TestSpace,
     pub(crate) journal: Journal,
     pub(crate) auth: Bucket,
     pub(crate) records: Bucket,
     connection: Connection,
+    idp: DevIdp,
     _delivery: Process,
 }
 
@@ -47,7 +49,9 @@ pub(crate) struct Victim {
 impl House {
     /// A provisioned space; nothing but the delivery daemon has run in it.
     pub(crate) async fn start(name: &str) -> Result<Self> {
-        let space = TestSpace::start(name, "http://127.0.0.1:9/api/auth").await;
+        let options = DevIdpOptions::default();
+        let idp = DevIdp::start(options, Arc::new(SystemClock), Arc::new(SystemEntropy)).await?;
+        let space = TestSpace::start(name, &idp.base_url()).await;
         let delivery = space.start_delivery(COTAL).await?;
         // Where a command looks for the broker.
         let config = format!("port: {}\n", space.server.port());
@@ -62,8 +66,14 @@ impl House {
             journal: Journal::beside(space.root.path()),
             space,
             connection,
+            idp,
             _delivery: delivery,
         })
+    }
+
+    /// What the space's IdP says of somebody, for ten minutes.
+    pub(crate) fn idp_token(&self, sub: &str) -> String {
+        self.idp.mint_token(sub, 600)
     }
 
     pub(crate) fn names(&self) -> Names {

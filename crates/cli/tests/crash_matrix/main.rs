@@ -62,6 +62,8 @@ async fn every_operation_is_ended_after_a_kill_between_any_two_of_its_writes() {
         ("interactive retirement", service::row(service::Retire::interactive()).boxed()),
         ("managed retirement", service::row(service::Retire::managed()).boxed()),
         ("exchange", service::row(service::Exchange).boxed()),
+        ("exchange of a person", service::row(service::Login).boxed()),
+        ("connect", service::connect_row().boxed()),
         ("activate", service::row(service::Activate).boxed()),
         ("takeover", child::row(acts::Takeover).boxed()),
         ("handle revocation", child::row(acts::RevokeHandle).boxed()),

@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 use crate::house::House;
 
+/// Whose every actor here is.
+const SUB: &str = "somebody";
+
 /// A member with a managed grant.
 pub(crate) struct Member {
     pub(crate) owner: DerivedOwner,
@@ -20,7 +23,7 @@ pub(crate) struct Member {
 impl Member {
     /// Grants a fresh name.
     pub(crate) fn grant(house: &House, actor: &str) -> Result<Self> {
-        let owner = house.space.material.owner_secret.derive(&house.space.material.idp.issuer, "somebody")?;
+        let owner = house.space.material.owner_secret.derive(&house.space.material.idp.issuer, SUB)?;
         let member = Self {
             owner,
             actor: Actor::parse(actor)?,
@@ -87,6 +90,11 @@ impl Member {
         json!({ "owner": self.owner, "actor": self.actor, "actorToken": self.secret })
     }
 
+    /// What a person asks `/exchange` for.
+    pub(crate) fn login_body(&self, house: &House) -> Value {
+        json!({ "idpToken": house.idp_token(SUB), "actor": self.actor })
+    }
+
     /// What the lifecycle doors are asked with.
     pub(crate) fn door_body(&self) -> Value {
         json!({ "owner": self.owner, "actor": self.actor, "lifecycleUid": self.uid })
@@ -94,13 +102,21 @@ impl Member {
 
     /// Exchanges for a bearer.
     pub(crate) async fn exchange(&self, house: &House) -> Result<String> {
-        let answer = house.ok("/exchange", &self.exchange_body()).await?;
-        Ok(answer["token"].as_str().context("no token")?.to_owned())
+        bearer(house, &self.exchange_body()).await
     }
 
     /// Exchanges, and is admitted by the broker.
     pub(crate) async fn enters(&self, house: &House) -> Result<()> {
-        let bearer = self.exchange(house).await?;
+        self.enters_with(house, &self.exchange_body()).await
+    }
+
+    /// As [`Self::enters`], as a person does.
+    pub(crate) async fn enters_as_person(&self, house: &House) -> Result<()> {
+        self.enters_with(house, &self.login_body(house)).await
+    }
+
+    async fn enters_with(&self, house: &House, body: &Value) -> Result<()> {
+        let bearer = bearer(house, body).await?;
         self.stands(house, Some(&bearer)).await?;
         house.connect(&bearer).await.map(drop)
     }
@@ -149,6 +165,11 @@ impl Member {
     pub(crate) async fn gate(&self, house: &House) -> Result<Value> {
         house.json(&house.auth, &names::gate_key(&self.uid)).await
     }
+}
+
+async fn bearer(house: &House, body: &Value) -> Result<String> {
+    let answer = house.ok("/exchange", body).await?;
+    Ok(answer["token"].as_str().context("no token")?.to_owned())
 }
 
 /// A session of a member's: its row, and both its credentials.

@@ -117,6 +117,85 @@ impl Operation for Exchange {
     }
 }
 
+/// A person's first exchange: the same ceremony behind a token of the IdP.
+pub(crate) struct Login;
+
+#[async_trait]
+impl Operation for Login {
+    fn name(&self) -> &'static str {
+        "exchange of a person: the same ceremony"
+    }
+
+    /// The member, and what it asks with.
+    type Case = (Member, Value);
+
+    async fn prepare(&self, house: &House, actor: &str) -> Result<Self::Case> {
+        let member = Member::grant(house, actor)?;
+        member.hand_to_person(house)?;
+        let body = member.login_body(house);
+        Ok((member, body))
+    }
+
+    fn question(&self, (_, body): &Self::Case) -> (&'static str, Value) {
+        ("/exchange", body.clone())
+    }
+
+    fn owns(&self, (member, _): &Self::Case, key: &str) -> bool {
+        member.owns(key)
+    }
+
+    fn check_writes(&self, (member, _): &Self::Case, written: &[String]) -> Result<()> {
+        Exchange.check_writes(member, written)
+    }
+
+    async fn check(&self, house: &House, (member, _): &mut Self::Case) -> Result<()> {
+        member.enters_as_person(house).await
+    }
+}
+
+/// A connect: the broker asks, the service writes down what it is about to issue, and answers. Killed in between it has
+/// admitted nobody, and the row that it leaves is of a key that no connection has.
+pub(crate) async fn connect_row() -> Result<Row> {
+    let house = House::start("connect").await?;
+    house.journal.arm(0)?;
+    let mut service = house.start_service().await?;
+    let member = Member::grant(&house, "uncut")?;
+    let bearer = member.exchange(&house).await?;
+    let mark = house.journal.len()?;
+    let _client = house.connect(&bearer).await?;
+    let uncut = house.journal.since(mark)?;
+    ensure!(!uncut.is_empty(), "no journal was kept: the binary has no failpoints");
+    hold_to(&uncut, &[("natkey.", 1..=1)])?;
+    for nth in 1..=uncut.len() {
+        let mark = house.journal.len()?;
+        service.arm(&house.journal, nth)?;
+        let refused = house.connect(&bearer).await;
+        ensure!(refused.is_err(), "a connect was admitted by a service that died before its answer");
+        service.is_killed().await?;
+        let cut = house.journal.since(mark)?;
+        ensure!(cut.len() == nth, "killed after write {nth} of {uncut:?}, it wrote {cut:?}");
+        house.journal.arm(0)?;
+        service = house.start_service().await?;
+        // The same bearer is admitted again, under a key of its own.
+        let again = house.journal.len()?;
+        let client = house.connect(&bearer).await?;
+        let written = house.journal.since(again)?;
+        hold_to(&written, &[("natkey.", 1..=1)])?;
+        ensure!(written.iter().all(|key| !cut.contains(key)), "a key was issued twice: {cut:?} {written:?}");
+        for key in cut.iter().chain(&written) {
+            let row = house.json(&house.auth, key).await?;
+            ensure!(row["lifecycleUid"] == member.uid.as_str(), "{key}: {row}");
+        }
+        drop(client);
+    }
+    Ok(Row {
+        operation: "connect: the row of what is issued",
+        writes: uncut.len(),
+        kills: uncut.len(),
+        resumed: uncut.len(),
+    })
+}
+
 /// A host activates a lifecycle.
 pub(crate) struct Activate;
 
