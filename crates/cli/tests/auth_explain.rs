@@ -207,7 +207,7 @@ impl Person {
     }
 }
 
-fn written(outcome: WriteOutcome) {
+fn written(outcome: &WriteOutcome) {
     assert!(matches!(outcome, WriteOutcome::Written(_)), "{outcome:?}");
 }
 
@@ -283,10 +283,10 @@ async fn explain_names_the_check_that_refuses_and_its_command_mends_it() {
     let (uid, principal) = (person.uid(), person.principal());
     let op = |c: char| OpId::parse(&c.to_string().repeat(26)).unwrap();
     let reservation = UidReservation::new(&principal, "auth-service:main");
-    written(records.create(&names::uid_key(&uid), reservation.to_bytes().into()).await);
+    written(&records.create(&names::uid_key(&uid), reservation.to_bytes().into()).await);
     let frozen = AgentGate::born(&uid, &op('a')).reopen(&op('a')).unwrap();
     let frozen = frozen.freeze(GateOp::new(op('b'), OpKind::Takeover)).unwrap();
-    written(auth.create(&names::gate_key(&uid), frozen.to_bytes().into()).await);
+    written(&auth.create(&names::gate_key(&uid), frozen.to_bytes().into()).await);
     let refused = person.stage.exchange_human(&person.space, "cli").await.unwrap().err();
     assert!(refused.is_some(), "the exchange refuses it too");
     let walk = person.mended("issuance-gate", &[]);
@@ -300,7 +300,7 @@ async fn explain_names_the_check_that_refuses_and_its_command_mends_it() {
     let key = names::cred_key(head.lifecycle_uid(), &id);
     let at = auth.read_authority(&key).await.unwrap().unwrap();
     let revoked = CredentialRow::parse(&key, &at.value).unwrap().revoke();
-    written(auth.put_pinned(&key, revoked.to_bytes().into(), at.revision).await);
+    written(&auth.put_pinned(&key, revoked.to_bytes().into(), at.revision).await);
     let walk = person.mended("root-credential", &[]);
     assert_eq!(walk.verdict("lifecycle-head"), "ok");
 

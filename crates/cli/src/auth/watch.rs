@@ -201,7 +201,7 @@ fn heading() -> String {
 
 /// One column a step.
 fn columns(of: impl Fn(Step) -> String) -> String {
-    Step::ALL.into_iter().map(|step| format!(" {:>6}", of(step))).collect()
+    Step::ALL.map(|step| format!(" {:>6}", of(step))).concat()
 }
 
 fn row(said: &Said, spaces: bool) -> String {
