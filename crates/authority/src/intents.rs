@@ -1,14 +1,14 @@
 //! Operation intents `stage.<op>`: a barrier writes down what it sets out to do before it moves anything, so that
 //! whoever knows the operation can end it, the next boot included (contract 07 §4.6, §6.6; 05 §8.8).
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use cotal_broker::kv::LeaderRead;
 use cotal_wire::{
     EpCode, EpError, LifecycleUid, OpId, Principal, names,
     rows::{AgentGate, GateState, HeadState, Intent, IntentHeader, LifecycleHead, OpKind},
 };
-use futures::{StreamExt as _, stream};
+use futures::{StreamExt as _, channel::mpsc, stream};
 use tokio::time::Instant;
 
 use crate::{
@@ -64,24 +64,26 @@ pub enum GateSays {
 /// Reads the intents of a scan: session pins are no operations; a marker is `failed-precondition`, and what cannot be
 /// read `internal`.
 pub fn discover(rows: Vec<Scanned>) -> Result<Vec<Discovered>, EpError> {
-    let mut found = Vec::with_capacity(rows.len());
-    for Scanned { key, value, .. } in rows {
-        let tail = key.strip_prefix(PREFIX).unwrap_or(&key);
-        if tail.contains('.') {
-            continue;
-        }
-        let Some(value) = value else {
-            return Err(EpError::failed_precondition(format!(
-                "{}: a deletion marker stands where an operation intent was; restore it from a backup",
-                key.escape_default()
-            )));
-        };
-        let op = OpId::parse(tail).map_err(|_| EpError::internal("a stored intent names no operation id"));
-        let op = at_key(&key, op)?;
-        let header = at_key(&key, IntentHeader::parse(&value))?;
-        found.push(Discovered { op, header });
+    let read = |row: Scanned| discover_one(&row.key, row.value.as_deref()).transpose();
+    rows.into_iter().filter_map(read).collect()
+}
+
+/// The operation of one row; `None` for a session pin.
+fn discover_one(key: &str, value: Option<&[u8]>) -> Result<Option<Discovered>, EpError> {
+    let tail = key.strip_prefix(PREFIX).unwrap_or(key);
+    if tail.contains('.') {
+        return Ok(None);
     }
-    Ok(found)
+    let Some(value) = value else {
+        return Err(EpError::failed_precondition(format!(
+            "{}: a deletion marker stands where an operation intent was; restore it from a backup",
+            key.escape_default()
+        )));
+    };
+    let op = OpId::parse(tail).map_err(|_| EpError::internal("a stored intent names no operation id"));
+    let op = at_key(key, op)?;
+    let header = at_key(key, IntentHeader::parse(value))?;
+    Ok(Some(Discovered { op, header }))
 }
 
 /// What the gate of an intent's incarnation says (contract 05 §8.8).
@@ -162,10 +164,9 @@ pub(crate) async fn record(deps: &BarrierDeps, op: &OpId, intent: &Intent) -> Re
 /// after `patience`: nobody waits at the door for a delivery daemon that does not answer. Those are owed still.
 pub async fn resume_owed(deps: &BarrierDeps, patience: Duration) -> Result<BootResume, EpError> {
     let until = Instant::now() + patience;
-    deps.stores.auth_store().count_request();
-    let found = discover(deps.ledger.intents().await?)?;
+    let (found, heads) = survey(deps).await?;
     let mut outcome = BootResume::default();
-    let owed = sort_out(deps, found, &mut outcome).await?;
+    let owed = sort_out(deps, found, &heads, &mut outcome).await?;
 
     let mut resumes = stream::iter(owed)
         .map(|Discovered { op, header }| async move {
@@ -200,22 +201,39 @@ pub async fn resume_owed(deps: &BarrierDeps, patience: Duration) -> Result<BootR
     Ok(outcome)
 }
 
+/// Every intent, and the heads of the retirements among them by their keys.
+///
+/// The heads are read in batches while the scan still runs. What is read of a retirement that is over does not change
+/// any more, whenever it is read.
+async fn survey(deps: &BarrierDeps) -> Result<(Vec<Discovered>, HashMap<String, LeaderRead>), EpError> {
+    deps.stores.auth_store().count_request();
+    let (seen, keys) = mpsc::unbounded();
+    let scan = async move {
+        let see = |key: &str, value: Option<&[u8]>| {
+            if let Ok(Some(Discovered { header, .. })) = discover_one(key, value)
+                && header.kind == OpKind::Retirement
+            {
+                // Nobody listens once reading heads has failed, which is said below.
+                let _ = seen.unbounded_send(names::head_key(&header.principal));
+            }
+        };
+        deps.ledger.intents(&see).await
+    };
+    let (rows, heads) = futures::join!(scan, deps.stores.records().direct_read_many(keys));
+    Ok((discover(rows?)?, heads?))
+}
+
 /// Which of the intents are owed.
 ///
 /// An intent is never deleted, so nearly all of them are of a past that is over, and a boot must not ask for each of
 /// their gates: a retirement whose own head is retired has ended, for that write is its last and its gate was final
-/// before it. Heads are read in batches; gates one by one, many at once, where a head proves nothing.
+/// before it. Gates are asked for one by one, many at once, where a head proves nothing.
 async fn sort_out(
     deps: &BarrierDeps,
     found: Vec<Discovered>,
+    heads: &HashMap<String, LeaderRead>,
     outcome: &mut BootResume,
 ) -> Result<Vec<Discovered>, EpError> {
-    let keys: Vec<_> = found
-        .iter()
-        .filter(|intent| intent.header.kind == OpKind::Retirement)
-        .map(|intent| names::head_key(&intent.header.principal))
-        .collect();
-    let heads = deps.stores.records().direct_read_many(&keys).await?;
     let (over, unproved): (Vec<_>, Vec<_>) = found.into_iter().partition(|intent| {
         let head = match heads.get(&names::head_key(&intent.header.principal)) {
             Some(LeaderRead::Value(entry)) => {

@@ -47,6 +47,8 @@ pub mod root_credential;
 pub mod scanner;
 pub mod scanner_death;
 pub mod session_pairs;
+pub mod shared_sweeps;
+mod sharing;
 mod store;
 pub mod stores;
 pub mod takeover;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use cotal_broker::{Connection, ConnectionTuple, Connector, Lifetime, SealedScan};
+use cotal_broker::{Connection, ConnectionTuple, Connector, Lifetime, SealedScan, kv::Stored};
 use cotal_wire::{
     EndpointToken, EpError, InfraRole, InstanceId, KeySegment, LifecycleUid, Names, Owner, OwnerKind,
     Revision, Space,
@@ -236,8 +236,14 @@ impl LedgerScanner {
     }
 
     /// `stage.>`: operation intents, and the session pins below `stage.session.`.
-    pub async fn intents(&self) -> Result<Vec<Scanned>, EpError> {
-        self.scan("stage.>".to_owned()).await
+    ///
+    /// `seen` is told of each row's key and value as it comes, for what may be asked meanwhile; nothing may rest on it.
+    pub async fn intents(
+        &self,
+        seen: &(dyn Fn(&str, Option<&[u8]>) + Send + Sync),
+    ) -> Result<Vec<Scanned>, EpError> {
+        let seen = |row: &Stored| seen(&row.key, row.value.as_deref());
+        self.0.scan_seeing(LEDGER_SCAN_CONSUMER, "stage.>", &seen).await
     }
 
     /// `epgate.manager.>`
@@ -312,11 +318,21 @@ impl Obligations {
 // === impl Sealed ===
 
 impl Sealed {
-    /// One scan at a time; the claim is held before it, and still held after it, or its result is discarded.
     async fn scan(&self, consumer: &'static str, filter: &str) -> Result<Vec<Scanned>, EpError> {
+        self.scan_seeing(consumer, filter, &|_| {}).await
+    }
+
+    /// One scan at a time; the claim is held before it, and still held after it, or its result is discarded.
+    async fn scan_seeing(
+        &self,
+        consumer: &'static str,
+        filter: &str,
+        seen: &(dyn Fn(&Stored) + Send + Sync),
+    ) -> Result<Vec<Scanned>, EpError> {
         let _turn = self.turn.lock().await;
         self.hold.assert_held(When::Before).await?;
-        let rows = SealedScan::new(&self.bucket, consumer, filter).run(&self.connection.connection).await?;
+        let scan = SealedScan::new(&self.bucket, consumer, filter);
+        let rows = scan.run_seeing(&self.connection.connection, seen).await?;
         self.hold.assert_held(When::After).await?;
         let scanned =
             rows.into_iter().map(|row| Scanned { key: row.key, revision: row.revision, value: row.value });

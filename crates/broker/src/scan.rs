@@ -9,18 +9,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use cotal_wire::{EpError, Nkey, Revision, User, subject_matches, time::MAX_SAFE_INTEGER};
 use serde_json::{Map, Value, json};
 
 use crate::{
     api::{self, ApiFailure, CONSUMER_EXISTS, CONSUMER_NOT_FOUND},
-    connection::{Connection, Message, Subscription},
+    connection::{Connection, Message, Refusal, Subscription},
     kv::{Stored, is_marker_header},
 };
 
 /// Most messages of one fetch.
 const BATCH: u64 = 256;
+/// Fetches that are open at once: the broker delivers the next ones while what came is read.
+const FETCHES: u64 = 8;
 /// How long the broker keeps a fetch open.
 const FETCH_EXPIRY: Duration = Duration::from_nanos(FETCH_EXPIRY_NANOS);
 /// As the broker is told.
@@ -52,7 +53,11 @@ struct Draining<'a> {
     created: String,
     received: u64,
     rows: BTreeMap<String, Stored>,
+    seen: &'a Seen<'a>,
 }
+
+/// Told of each row as it comes.
+type Seen<'a> = dyn Fn(&Stored) + Send + Sync + 'a;
 
 /// What an info of the consumer says.
 struct Progress {
@@ -79,6 +84,12 @@ impl SealedScan {
     /// without a revision, is `internal`; whatever keeps the scan from being whole is `unavailable`. The caller
     /// serializes the scans of one stream: they share the literal name.
     pub async fn run(&self, connection: &Connection) -> Result<Vec<Stored>, EpError> {
+        self.run_seeing(connection, &|_| {}).await
+    }
+
+    /// The same, and `seen` is told of each row as it comes. Nothing may rest on that alone: a row may still be replaced,
+    /// and the scan may still refuse.
+    pub async fn run_seeing(&self, connection: &Connection, seen: &Seen<'_>) -> Result<Vec<Stored>, EpError> {
         if connection.tuple().is_none() {
             return Err(EpError::internal(format!(
                 "{}: only a plane-owned connection scans {}",
@@ -87,7 +98,7 @@ impl SealedScan {
             )));
         }
         self.remove(connection).await?;
-        let rows = self.drain(connection).await;
+        let rows = self.drain(connection, seen).await;
         // The next scan begins with a delete, and the broker forgets an idle consumer: a failure here leaves nothing.
         if let Err(refusal) = self.remove(connection).await {
             tracing::debug!(%refusal, "a sealed scan's consumer was not deleted");
@@ -95,12 +106,20 @@ impl SealedScan {
         rows
     }
 
-    async fn drain(&self, connection: &Connection) -> Result<Vec<Stored>, EpError> {
+    async fn drain(&self, connection: &Connection, seen: &Seen<'_>) -> Result<Vec<Stored>, EpError> {
         let created = self.create(connection).await?;
         let reply = inbox(connection.user_nkey());
         let inbox = connection.subscribe(&reply, None).await?;
-        let draining =
-            Draining { scan: self, connection, reply, inbox, created, received: 0, rows: BTreeMap::new() };
+        let draining = Draining {
+            scan: self,
+            connection,
+            reply,
+            inbox,
+            created,
+            received: 0,
+            rows: BTreeMap::new(),
+            seen,
+        };
         draining.run().await
     }
 
@@ -197,7 +216,7 @@ impl Draining<'_> {
             }
             let before = self.received;
             if owed == 0 {
-                self.fetch(pending.min(BATCH)).await?;
+                self.fetch(pending.min(BATCH * FETCHES)).await?;
             } else {
                 // Delivered, and not here yet: another fetch would not bring them again.
                 self.collect(owed, None).await?;
@@ -227,22 +246,26 @@ impl Draining<'_> {
         }
     }
 
-    async fn fetch(&mut self, batch: u64) -> Result<(), EpError> {
-        let request = json!({ "batch": batch, "expires": FETCH_EXPIRY_NANOS }).to_string();
-        self.collect(batch, Some(request.into())).await
+    /// Asks for `count` messages, in as many fetches as that takes, and takes those that come in time.
+    async fn fetch(&mut self, count: u64) -> Result<(), EpError> {
+        let subject = format!("$JS.API.{}", self.scan.verb("MSG.NEXT"));
+        let mut refusal = None;
+        let mut left = count;
+        while left > 0 {
+            let batch = left.min(BATCH);
+            let request = json!({ "batch": batch, "expires": FETCH_EXPIRY_NANOS }).to_string();
+            let sent = self.connection.ask_many(&subject, &self.reply, request.into()).await;
+            // A connection that may not fetch may not fetch the last time either.
+            refusal =
+                Some(sent.map_err(|failure| self.scan.unavailable(&format!("a fetch failed: {failure}")))?);
+            left -= batch;
+        }
+        self.collect(count, refusal).await
     }
 
-    /// Takes `count` messages, or those that come in time; asks for them first, unless they are owed already.
-    async fn collect(&mut self, count: u64, request: Option<Bytes>) -> Result<(), EpError> {
+    /// Takes `count` messages, or those that come before a fetch has ended.
+    async fn collect(&mut self, count: u64, mut refusal: Option<Refusal<'_>>) -> Result<(), EpError> {
         let deadline = Instant::now() + FETCH_EXPIRY + FETCH_GRACE;
-        let mut refusal = match request {
-            None => None,
-            Some(request) => {
-                let subject = format!("$JS.API.{}", self.scan.verb("MSG.NEXT"));
-                let sent = self.connection.ask_many(&subject, &self.reply, request).await;
-                Some(sent.map_err(|failure| self.scan.unavailable(&format!("a fetch failed: {failure}")))?)
-            }
-        };
         let mut left = count;
         while left > 0 {
             let denied = async {
@@ -291,6 +314,7 @@ impl Draining<'_> {
         let marker = message.headers.iter().any(|(name, _)| is_marker_header(name.as_bytes()));
         self.received += 1;
         let row = Stored { key, revision, value: (!marker).then_some(message.payload) };
+        (self.seen)(&row);
         match self.rows.get(&row.key) {
             Some(newer) if newer.revision > revision => {}
             _ => {

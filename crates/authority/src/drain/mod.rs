@@ -33,7 +33,7 @@ pub use decide::{
 };
 pub use owed::OwedRow;
 
-use crate::{evict::Evictor, issued::retire_lifecycle_issuance, scanner::RecordsScanner, store::Watch};
+use crate::{evict::Evictor, issued::IssuanceEnds, scanner::RecordsScanner, store::Watch};
 use seats::Seats;
 
 /// Shortest expiry of a cleaner's fetch.
@@ -93,6 +93,7 @@ struct Pace {
 /// Drains obligations and cleans pools, each over connections of its own.
 pub struct Drain {
     connector: Connector,
+    issuance: IssuanceEnds,
     records: Arc<RecordsScanner>,
     clock: Arc<dyn Clock>,
     pace: Pace,
@@ -106,6 +107,7 @@ impl Drain {
     /// One for each plane: it knows which of a retirement's principals are seated, and seats none twice.
     pub fn new(connector: Connector, records: Arc<RecordsScanner>, clock: Arc<dyn Clock>) -> Self {
         Self {
+            issuance: IssuanceEnds::new(connector.clone()),
             connector,
             records,
             clock,
@@ -146,7 +148,7 @@ impl Drain {
         uid: &LifecycleUid,
     ) -> Result<(), EpError> {
         let source = SourceRef::actor_ledger(&self.connector.space().token(), principal, uid);
-        retire_lifecycle_issuance(&self.connector, &source).await.map(drop)
+        self.issuance.end(source).await.map(drop)
     }
 
     /// Cleans the pools of one endpoint to quiescence, then fences the cleaner and the executor on success and on

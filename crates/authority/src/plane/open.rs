@@ -35,7 +35,7 @@ use crate::{
     fence::Fence,
     intents::resume_owed,
     issuance::IssuanceLog,
-    plane_claim::{self, ClaimHold, ClaimRefusal},
+    plane_claim::{self, ClaimHold, ClaimRefusal, When},
     prune_timer::{prune_failure, prune_on_timer},
     rail::{AuthIncarnation, AuthRail, contract::AuthContract},
     registration::{OwnEndpoint, OwnRegistration, Registry, own::plane_principal, register_own_endpoint},
@@ -43,6 +43,7 @@ use crate::{
     scanner::{LedgerCandidate, RecordsCandidate},
     scanner_death::watch_scanners,
     session_pairs::SessionReconciler,
+    shared_sweeps::{MayEvict, SharedSweeps},
     stores::AuthorityStores,
 };
 
@@ -147,7 +148,7 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
         drain: Arc::new(Drain::new(connector.clone(), records.clone(), clock.clone())),
         ledger,
         records,
-        evictor: Arc::new(delivery.clone()),
+        evictor: Arc::new(SharedSweeps::over(Arc::new(delivery.clone()), still_held(&hold))),
         sessions: Some(Arc::new(SessionReconciler::new(connector.clone(), barrier_stores.clone()))),
     };
     let boot = resume_owed(&deps, BOOT_PATIENCE).await?;
@@ -210,6 +211,15 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
         rail,
         closing: Mutex::new(Closing::new([pruner, debtor], stop, ledger_connection, records_connection)),
     }))
+}
+
+/// An eviction may have waited for its sweep: whether the claim is still held is asked again when it is sent.
+fn still_held(hold: &Arc<ClaimHold>) -> MayEvict {
+    let hold = hold.clone();
+    Arc::new(move || {
+        let hold = hold.clone();
+        async move { hold.assert_held(When::BeforeEviction).await }.boxed()
+    })
 }
 
 /// Registers the plane's own endpoint over a connection that ends right after (contract 05 §8.2 step 3, §8.3).

@@ -57,7 +57,7 @@ async fn each_operation_enumerates_its_own_rows_and_no_others() {
     assert_eq!(keys(ledger.by_source(&segment("k1"), &segment("h1")).await), auth[5..6]);
     let mut intents = auth[7..9].to_vec();
     intents.sort();
-    assert_eq!(keys(ledger.intents().await), intents);
+    assert_eq!(keys(ledger.intents(&|_, _| {}).await), intents);
     assert_eq!(keys(ledger.manager_gates().await), auth[9..10]);
     assert_eq!(keys(ledger.sessions().await), auth[11..12]);
     assert_eq!(keys(scan.obligations(&Obligations::OfTarget(mine.clone())).await), records[..2]);

@@ -1,18 +1,21 @@
 //! Direct Get of many keys in one request: what a boot asks that must look at ten thousand rows of its past.
 
 use std::{
-    collections::BTreeMap,
+    collections::{HashMap, HashSet},
     sync::atomic::{AtomicU64, Ordering},
     time::Instant,
 };
 
 use cotal_wire::EpError;
+use futures::{Stream, StreamExt, TryStreamExt};
 
 use super::{Bucket, LeaderRead, check_key, direct::read_direct};
 use crate::connection::Message;
 
 /// Keys of one request. The broker answers at most 1024.
 const KEYS_AT_ONCE: usize = 256;
+/// Requests that are under way at once.
+const REQUESTS_AT_ONCE: usize = 4;
 /// The status that ends the answers to one request.
 const END_OF_BATCH: u16 = 204;
 /// The status of a request that found none of its keys.
@@ -21,26 +24,29 @@ const NOT_FOUND: u16 = 404;
 const PENDING: &str = "Nats-Num-Pending";
 
 impl Bucket {
-    /// The last message of each of these keys that has one, by Direct Get. It fences nothing: a replica may lag.
+    /// The last message of each of these keys that has one, by Direct Get, asked for while the keys still come. It fences
+    /// nothing: a replica may lag.
     ///
     /// A request that was not answered whole is `unavailable`. The connection needs the bare Direct Get of the stream.
-    pub async fn direct_read_many(&self, keys: &[String]) -> Result<BTreeMap<String, LeaderRead>, EpError> {
-        let mut found = BTreeMap::new();
-        for chunk in keys.chunks(KEYS_AT_ONCE) {
-            self.direct_read_chunk(chunk, &mut found).await?;
-        }
-        Ok(found)
+    pub async fn direct_read_many(
+        &self,
+        keys: impl Stream<Item = String>,
+    ) -> Result<HashMap<String, LeaderRead>, EpError> {
+        keys.chunks(KEYS_AT_ONCE)
+            .map(|chunk| self.direct_read_chunk(chunk.into_iter().collect()))
+            .buffer_unordered(REQUESTS_AT_ONCE)
+            .try_fold(HashMap::new(), async |mut found, chunk| {
+                found.extend(chunk);
+                Ok(found)
+            })
+            .await
     }
 
-    async fn direct_read_chunk(
-        &self,
-        keys: &[String],
-        found: &mut BTreeMap<String, LeaderRead>,
-    ) -> Result<(), EpError> {
+    async fn direct_read_chunk(&self, keys: HashSet<String>) -> Result<HashMap<String, LeaderRead>, EpError> {
         static BATCHES: AtomicU64 = AtomicU64::new(0);
         let unread =
             |why: &str| EpError::unavailable(format!("{}: a batch cannot be read: {why}", self.name()));
-        for key in keys {
+        for key in &keys {
             check_key(key).map_err(|why| EpError::bad_request(format!("{}: {why}", self.name())))?;
         }
         let prefix = ["$KV.", self.name(), "."].concat();
@@ -56,6 +62,8 @@ impl Bucket {
             .await
             .map_err(|failure| unread(&failure.to_string()))?;
         let deadline = Instant::now() + self.timeout;
+        let mut unanswered = keys;
+        let mut found = HashMap::with_capacity(unanswered.len());
         loop {
             let message = tokio::select! {
                 biased;
@@ -65,9 +73,9 @@ impl Bucket {
             };
             let message = message.ok_or_else(|| unread("the connection has ended"))?;
             match answer(&prefix, &message)? {
-                Answer::Row(key, row) if keys.contains(&key) => drop(found.insert(key, row)),
+                Answer::Row(key, row) if unanswered.remove(&key) => drop(found.insert(key, row)),
                 Answer::Row(..) => return Err(unread("an answer is of another key")),
-                Answer::End => return Ok(()),
+                Answer::End => return Ok(found),
                 Answer::Cut => return Err(unread("the broker ended it early")),
             }
         }

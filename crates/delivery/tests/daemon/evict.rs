@@ -1,10 +1,11 @@
 //! Connections really end, and only a complete look proves it.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use cotal_authority::evict::Evictor as _;
+use cotal_authority::{evict::Evictor as _, shared_sweeps::SharedSweeps};
 use cotal_delivery::CredsKind;
 use cotal_wire::{Owner, Principal};
+use futures::{FutureExt, future::join_all};
 
 use crate::house::{House, principal};
 
@@ -52,6 +53,41 @@ async fn a_batch_is_answered_one_by_one_in_order() {
     let got: Vec<(Principal, u64, bool)> =
         evictions.into_iter().map(|one| (one.principal, one.kicked, one.verified_gone)).collect();
     assert_eq!(got, [(platform, 1, true), (alice, 1, true), (bob, 0, true)]);
+}
+
+#[tokio::test]
+async fn evictions_at_once_share_their_sweeps_and_each_is_proved_by_itself() {
+    let (_server, house) = House::start().await;
+    let daemon = house.daemon().await;
+    let all: Vec<Principal> = (0..16).map(|n| principal(&format!("a{n:02}"))).collect();
+    let mut clients = Vec::new();
+    for one in &all {
+        clients.push(house.client(one).await);
+    }
+    let mut of_bob = house.client(&principal("bob")).await;
+    let rail = format!("cotal.{}.ctl.delivery-admin.*.*", house.space.token());
+    let mut requests = house.anything.subscribe(&rail, None).await.unwrap();
+
+    let allowed = || async { Ok(()) }.boxed();
+    let sweeps = SharedSweeps::over(Arc::new(house.admin()), Arc::new(allowed));
+    let asked: Vec<BTreeSet<Principal>> = all.iter().map(|one| set(&[one])).collect();
+    let evictions = join_all(asked.iter().map(|one| sweeps.evict(one))).await;
+    for (asked, eviction) in all.iter().zip(&evictions) {
+        let [eviction] = eviction.as_slice() else { panic!("{eviction:?}") };
+        assert_eq!(eviction.principal, *asked);
+        assert!(eviction.verified_gone && eviction.kicked == 1, "{eviction:?}");
+    }
+    for client in &mut clients {
+        client.ended().await;
+    }
+    of_bob.ping().await.unwrap();
+    house.anything.flush().await.unwrap();
+    let mut asked = 0;
+    while let Ok(Some(_)) = tokio::time::timeout(Duration::ZERO, requests.next()).await {
+        asked += 1;
+    }
+    assert!((1..=4).contains(&asked), "{asked} requests for 16 evictions");
+    daemon.stop().await;
 }
 
 #[tokio::test]
