@@ -151,13 +151,17 @@ async fn run(
     reread: Reread,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DaemonError> {
+    // Before any effect: a composition that asks for what there is not must not have begun.
+    let selection = options.interactive_manager_selection.clone();
+    let composition = CompositionRequest { selection, ..CompositionRequest::default() };
+    let composition = composition.check().map_err(DaemonError::of)?;
     if args.callout_only {
         return match &args.spaces {
             None => run_replica(args, store, options, shutdown).await,
             Some(manifest) => run_replicas(manifest, args, store, options, reread, shutdown).await,
         };
     }
-    serve(read_flags(args)?, store, options, reread, shutdown).await
+    serve(read_flags(args)?, composition, store, options, reread, shutdown).await
 }
 
 /// Nobody tells a host of this process to read its manifest.
@@ -167,18 +171,12 @@ fn never() -> Reread {
 
 async fn serve(
     flags: Flags,
+    composition: Composition,
     store: Option<Arc<dyn SecretStore>>,
     options: &AuthServiceRuntimeOptions,
     reread: Reread,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DaemonError> {
-    // Before any effect: a composition that asks for what there is not must not have begun.
-    let composition = CompositionRequest {
-        selection: options.interactive_manager_selection.clone(),
-        ..CompositionRequest::default()
-    }
-    .check()
-    .map_err(DaemonError::of)?;
     let hold = read_hold(options.startup_hold_ms.as_deref())?;
     match flags {
         Flags::One(flags) => serve_one(flags, composition, hold, store, options, shutdown).await,

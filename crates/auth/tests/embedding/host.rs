@@ -209,3 +209,23 @@ async fn a_hosted_context_keeps_who_its_plane_is_in_the_injected_store() {
     let stored = cotal_auth::SecretStore::get(&stage.space.store, &key).await.unwrap();
     assert!(stored.is_some());
 }
+
+#[tokio::test]
+async fn a_local_primary_without_a_local_manager_refuses_an_unpinned_caller() {
+    let stage = Stage::start().await;
+    stage.grant_human("alice", "cli", &[], &["general"]);
+    let inputs = stage.inputs().interactive_manager_selection("local-primary");
+    let service = start_auth_service(inputs).await.unwrap();
+    assert_eq!(
+        service.interactive_manager_selection(),
+        Some(cotal_auth::InteractiveManagerSelection::LocalPrimary)
+    );
+    let mut body = stage.human("alice", "cli");
+    body["view"] = json!("manager-caller");
+    let url = format!("{}/exchange", service.url());
+    let (status, answer) = stage.post(&url, Some(service.cap().expose()), &body).await;
+    assert_eq!(status, 401, "{answer}");
+    let (status, answer) = stage.post(&url, Some(service.cap().expose()), &stage.human("alice", "cli")).await;
+    assert_eq!(status, 200, "every other exchange is as it was: {answer}");
+    service.close().await.unwrap();
+}

@@ -30,14 +30,17 @@ async fn a_daemon_refuses_a_selection_that_there_is_not_before_any_effect() {
         announce: Arc::new(|_| {}),
         interactive_manager_selection: Some("remote-primary".to_owned()),
     };
-    let args = AuthServiceArgs {
-        space: Some("demo".to_owned()),
-        server: Some("nats://127.0.0.1:1".to_owned()),
-        ..AuthServiceArgs::default()
-    };
-    let ended = run_auth_service_until(&args, None, &options, std::future::pending());
-    let error = ended.await.unwrap_err().to_string();
-    assert!(error.contains("takes only \"local-primary\""), "{error}");
+    for callout_only in [false, true] {
+        let args = AuthServiceArgs {
+            space: Some("demo".to_owned()),
+            server: Some("nats://127.0.0.1:1".to_owned()),
+            callout_only,
+            ..AuthServiceArgs::default()
+        };
+        let ended = run_auth_service_until(&args, None, &options, std::future::pending());
+        let error = ended.await.unwrap_err().to_string();
+        assert!(error.contains("takes only \"local-primary\""), "{error}");
+    }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was made");
 }
 
