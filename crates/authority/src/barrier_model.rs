@@ -591,10 +591,10 @@ impl Model for Barriers {
             Property::always(NAMED_ROOT_LIVES, |_, world: &World| {
                 let store = &world.store;
                 let revoked = |minter: usize| store.rows[minter] == Some(Row::Revoked);
+                let serves = store.gate.0.is_open() && *store.head.0.state() == HeadState::Active;
                 let named = store.head.0.current_credential_id();
-                !(store.gate.0.is_open() && *store.head.0.state() == HeadState::Active)
-                    || !(0..store.rows.len())
-                        .any(|minter| named == Some(credential(minter).as_str()) && revoked(minter))
+                let is_named = |minter: usize| named == Some(credential(minter).as_str());
+                !(serves && (0..store.rows.len()).any(|minter| is_named(minter) && revoked(minter)))
             }),
             Property::always(RETIRABLE, |model: &Self, world: &World| {
                 // Without a takeover it says no more than the property above.
