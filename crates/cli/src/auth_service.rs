@@ -29,11 +29,13 @@ const FIRST_AFTER: Duration = Duration::from_secs(60);
   cotal auth-service --callout-only --space main --server nats://127.0.0.1:4222
   cotal auth-service --callout-only --space main --server nats://127.0.0.1:4222 --auth-timeout 5
   cotal auth-service --spaces spaces.json --server nats://127.0.0.1:4222
+  cotal auth-service --callout-only --spaces replicas.json --server nats://127.0.0.1:4222
 
 A callout replica (--callout-only) needs the --auth-timeout that the broker was configured with.
 
 A manifest (--spaces) names the spaces and what the public-face flags say of each:
   {\"version\": 2, \"spaces\": [{\"space\": \"acme\"}, {\"space\": \"zoo\", \"exchangePublicPort\": 7451}]}
+For replicas it may list names alone: {\"version\": 1, \"spaces\": [\"acme\", \"zoo\"]}
 Write a changed one beside it and rename it into place. <manifest>.applied has the same bytes once it holds.")]
 pub struct AuthServiceArgs {
     /// The space; required unless --spaces is given.

@@ -60,6 +60,18 @@ async fn a_row_is_created_once_and_its_marker_keeps_the_key_burned() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn whoever_only_records_remembers_no_row_and_the_one_that_prunes_finds_it() {
+    let world = World::start().await;
+    let clock = TestClock::at(NOW);
+    let recorder = IssuanceLog::recording(world.stores().await, clock.clone());
+    let pruner = IssuanceLog::new(world.stores().await, clock.clone());
+    record(&recorder, (1..=3).map(|n| row(n, NOW + 900))).await;
+    assert_eq!(recorder.live_rows(), 0);
+    pruner.discover().await.unwrap();
+    assert_eq!(pruner.live_rows(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_prune_removes_what_is_over_and_only_that() {
     let world = World::start().await;
     let clock = TestClock::at(NOW);
