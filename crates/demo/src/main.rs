@@ -171,7 +171,7 @@ async fn tour(stage: &Stage) -> Result<()> {
     let (after, last) = live.await?;
     ensure!(after < CUT_WITHIN, "her connection lived on for {} ms", after.as_millis());
     say(&format!(
-        "her live connection was ended {} ms after the command began{}",
+        "her live connections: 1 before the command, 0 after it; ended {} ms after it began{}",
         after.as_millis(),
         last.map(|error| format!(" ({error})")).unwrap_or_default()
     ));
