@@ -290,9 +290,14 @@ mod tests {
     fn only_a_verified_eviction_says_that_none_is_left() {
         let principal = Principal::parse_key("u_aaaaaaaaaaaaaaaaaaaaaaaaaa.cli").unwrap();
         let gone = Eviction { verified_gone: true, kicked: 2, ..Eviction::unverified(&principal, "") };
-        assert!(eviction_sentence(Some(&gone), After::Revoke).contains("2 more ended now, 0 left (verified)"));
+        assert!(
+            eviction_sentence(Some(&gone), After::Revoke).contains("2 more ended now, 0 left (verified)")
+        );
         let none = Eviction { kicked: 0, ..gone };
-        assert_eq!(eviction_sentence(Some(&none), After::Grant), "Live connections: 0 more ended now, 0 left (verified).");
+        assert_eq!(
+            eviction_sentence(Some(&none), After::Grant),
+            "Live connections: 0 more ended now, 0 left (verified)."
+        );
         let left = Eviction { remaining: 1, ..Eviction::unverified(&principal, "no responder") };
         let told = eviction_sentence(Some(&left), After::Revoke);
         assert!(told.contains("1 seen left, not verified: no responder"), "{told}");
