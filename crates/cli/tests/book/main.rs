@@ -64,12 +64,16 @@ fn every_page_is_in_the_table_of_contents_and_its_commands_are_typed() {
     let summary = std::fs::read_to_string(book().join("SUMMARY.md")).unwrap();
     for entry in std::fs::read_dir(book()).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
-        if name == "SUMMARY.md" || Path::new(&name).extension().is_none_or(|extension| extension != "md") {
+        if name == "SUMMARY.md" || !is_page(&name) {
             continue;
         }
         assert!(summary.contains(&format!("({name})")), "{name} is not in SUMMARY.md");
         assert!(page(&name).commands.is_empty() || TYPED.contains(&name.as_str()), "{name} is not typed");
     }
+}
+
+fn is_page(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension == "md")
 }
 
 /// The text of every link that leads nowhere.
@@ -91,7 +95,7 @@ fn every_link_of_the_book_leads_somewhere() {
     for entry in std::fs::read_dir(book()).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if name.ends_with(".md") {
+        if is_page(&name) {
             broken.extend(broken_links(&name, &std::fs::read_to_string(&path).unwrap()));
         }
     }
