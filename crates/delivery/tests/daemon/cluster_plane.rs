@@ -270,7 +270,10 @@ async fn in_a_cluster_a_retirement_ends_only_when_no_server_that_may_have_the_ag
         eventually("who can be seen is evicted", async || {
             let failure = plane.retire_managed(&agent.principal, &agent.uid).await.unwrap_err();
             assert_eq!(failure.error.code, EpCode::Unavailable, "{}", failure.error);
-            refusal = failure.error.message;
+            if refusal != failure.error.message {
+                refusal = failure.error.message;
+                println!("n{} is silent: {refusal}", lost + 1);
+            }
             let mut still = 0;
             for client in agent.clients.iter_mut().enumerate().filter(|(n, _)| *n != lost) {
                 still += usize::from(client.1.ping().await.is_ok());
@@ -278,7 +281,6 @@ async fn in_a_cluster_a_retirement_ends_only_when_no_server_that_may_have_the_ag
             failure.began && still == 0
         })
         .await;
-        println!("while n{} is silent: {refusal}", lost + 1);
         assert_eq!(cluster.head(agent).await, "retiring", "nothing is retired that may be connected");
     }
     plane.check_open().unwrap();
