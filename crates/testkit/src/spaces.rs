@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::{broker::NatsServer, space::SpaceParts};
 
 /// The broker's `authorization { timeout }`, for the services too: long enough for a machine that does much else.
-pub const AUTH_TIMEOUT_SECS: u64 = 20;
+pub const AUTH_TIMEOUT_SECS: u64 = 10;
 
 /// User-auth spaces, each ready for an auth service.
 pub struct TestSpaces {

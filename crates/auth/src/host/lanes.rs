@@ -168,6 +168,9 @@ impl<O: OpenLane> Lanes<O> {
     pub(super) fn hold_nothing_else(&self) -> bool {
         self.slots.values().all(|slot| match &slot.phase {
             Phase::Shut | Phase::Resting { .. } => true,
+            // It had ended by itself, and its close has stopped whatever it still took in. What is left is a claim that a
+            // broker without the space's account will never take back, and others must not wait for that.
+            Phase::Unclosed { ended: true, .. } => true,
             Phase::Opening { entry, .. }
             | Phase::Open { entry, .. }
             | Phase::Closing { entry, .. }
@@ -250,6 +253,11 @@ impl<O: OpenLane> Lanes<O> {
     pub(super) async fn stop(mut self) -> Vec<String> {
         self.stopping = true;
         self.want(Vec::new());
+        for slot in self.slots.values_mut() {
+            if let Phase::Unclosed { until, .. } = &mut slot.phase {
+                *until = Instant::now();
+            }
+        }
         self.act();
         let give_up = Instant::now() + OPEN_PATIENCE;
         while !self.slots.is_empty() {
@@ -655,6 +663,25 @@ mod tests {
         house.of("b").does_not_close.send_replace(false);
         run(&mut lanes, RETRY_AFTER).await;
         assert!(lanes.hold_nothing_else() && !house.is_open("b") && house.is_open("a"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_that_had_ended_and_does_not_close_holds_no_acknowledgment_back_and_no_second_one_opens() {
+        let (house, mut lanes) = opened(&[("a", 1), ("b", 1)], |house| {
+            house.of("b").does_not_close.send_replace(true);
+        })
+        .await;
+        house.of("b").ends.notify_one();
+        run(&mut lanes, RETRY_AFTER * 3).await;
+        assert_eq!(house.begun("b"), 1, "not beside what is not closed");
+        lanes.want(entries(&[("a", 1)]));
+        run(&mut lanes, MOMENT).await;
+        assert!(lanes.hold_nothing_else());
+        let unclosed = lanes.stop().await;
+        assert!(
+            unclosed.len() == 1 && unclosed[0].starts_with("[b] the context did not close"),
+            "{unclosed:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
