@@ -242,12 +242,12 @@ async fn serve_one(
     };
     let closed = service.close().await.map_err(DaemonError::of);
     announced?;
-    fatal(end).and(closed)
+    fatal(end.as_ref()).and(closed)
 }
 
 /// Which ends fail the process.
-fn fatal(end: Option<End>) -> Result<(), DaemonError> {
-    match end.as_ref().and_then(failure) {
+fn fatal(end: Option<&End>) -> Result<(), DaemonError> {
+    match end.and_then(failure) {
         Some(sentence) => Err(DaemonError(sentence)),
         None => Ok(()),
     }
@@ -518,10 +518,10 @@ mod tests {
     fn a_lost_connection_a_fence_and_a_dead_callout_fail_the_process_and_a_closed_connection_does_not() {
         for end in [End::Fenced("x".into()), End::CalloutEnded, End::BrokerClosed(Some("unavailable".into()))]
         {
-            assert!(fatal(Some(end.clone())).is_err(), "{end:?}");
+            assert!(fatal(Some(&end)).is_err(), "{end:?}");
         }
         for end in [None, Some(End::Closed), Some(End::BrokerClosed(None))] {
-            assert_eq!(fatal(end), Ok(()));
+            assert_eq!(fatal(end.as_ref()), Ok(()));
         }
     }
 

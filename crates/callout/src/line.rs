@@ -55,6 +55,8 @@ impl Outcome {
 
 /// What every line begins with.
 const PREFIX: &str = "auth callout: ";
+/// A host of many spaces puts `[<space>] ` before that (contract 08 §5).
+const LANE: (char, &str) = ('[', "] ");
 const INFO: &str = "info";
 const WARN: &str = "warn";
 
@@ -197,6 +199,8 @@ pub struct Answered {
 impl Said {
     /// Reads a line; `None` when it is not the callout's.
     pub fn parse(line: &str) -> Option<Self> {
+        let line =
+            line.strip_prefix(LANE.0).and_then(|line| line.split_once(LANE.1)).map_or(line, |(_, line)| line);
         let mut fields = Fields(line.strip_prefix(PREFIX)?);
         let warns = match fields.take("level")?.as_str() {
             WARN => true,
@@ -383,6 +387,14 @@ mod tests {
         assert_eq!(level(Outcome::Denied { reason: String::new() }, 501), "warn");
         assert_eq!(level(Outcome::Timeout { at: Step::Queue }, 1), "warn");
         assert_eq!(level(Outcome::Shed { waited: Duration::ZERO, ahead: 0 }, 0), "warn");
+    }
+
+    #[test]
+    fn a_line_of_a_lane_is_the_same_line() {
+        let plain = line(&parts("demo"), Outcome::Denied { reason: "no".to_owned() }, 4, true);
+        assert!(Said::parse(&plain).is_some());
+        assert_eq!(Said::parse(&format!("[demo] {plain}")), Said::parse(&plain));
+        assert_eq!(Said::parse(&format!("[demo]{plain}")), None);
     }
 
     #[test]

@@ -95,6 +95,11 @@ impl Process {
         self.end(within).await
     }
 
+    /// SIGHUP.
+    pub fn hang_up(&self) -> Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::HUP)?)
+    }
+
     /// SIGSTOP: it keeps its sockets and answers nothing. It has stopped when this returns.
     pub fn pause(&self) -> Result<()> {
         let pid = Pid::from_child(&self.child);

@@ -167,10 +167,9 @@ impl<O: OpenLane> Lanes<O> {
     /// Whether no lane is left of an entry that is wanted no more. Until then a removed space might still mint.
     pub(super) fn hold_nothing_else(&self) -> bool {
         self.slots.values().all(|slot| match &slot.phase {
-            Phase::Shut | Phase::Resting { .. } => true,
-            // It had ended by itself, and its close has stopped whatever it still took in. What is left is a claim that a
-            // broker without the space's account will never take back, and others must not wait for that.
-            Phase::Unclosed { ended: true, .. } => true,
+            // One that had ended by itself counts as none: its close has stopped whatever it still took in. What is left
+            // is a claim that a broker without the space's account will never take back, and nobody must wait for that.
+            Phase::Shut | Phase::Resting { .. } | Phase::Unclosed { ended: true, .. } => true,
             Phase::Opening { entry, .. }
             | Phase::Open { entry, .. }
             | Phase::Closing { entry, .. }
@@ -405,13 +404,13 @@ impl<O: OpenLane> Opening<O> {
         // A task of its own, so that a lane that panics is a lane that failed.
         let opening = tokio::spawn(async move { opener.open(&entry).await });
         tokio::pin!(opening);
-        let settled = match tokio::time::timeout(OPEN_PATIENCE, opening.as_mut()).await {
-            Ok(settled) => settled,
-            Err(_) => {
-                drop(place);
-                late();
-                opening.await
-            }
+        let in_time = tokio::time::timeout(OPEN_PATIENCE, opening.as_mut()).await;
+        let settled = if let Ok(settled) = in_time {
+            settled
+        } else {
+            drop(place);
+            late();
+            opening.await
         };
         match settled {
             Ok(Ok(lane)) => Event::Opened(lane),
