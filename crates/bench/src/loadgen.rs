@@ -56,6 +56,27 @@ pub(crate) async fn closed_loop(
     in_flight: usize,
     total: usize,
 ) -> Result<Measured> {
+    closed_loop_until(addr, ticket, in_flight, move |turn| turn >= total).await
+}
+
+/// Connects with `in_flight` at once for `lasting`.
+pub(crate) async fn closed_loop_for(
+    addr: SocketAddr,
+    ticket: &Arc<Ticket>,
+    in_flight: usize,
+    lasting: Duration,
+) -> Result<Measured> {
+    let until = Instant::now() + lasting;
+    closed_loop_until(addr, ticket, in_flight, move |_| Instant::now() >= until).await
+}
+
+/// Connects with `in_flight` at once until it is over before a turn.
+async fn closed_loop_until(
+    addr: SocketAddr,
+    ticket: &Arc<Ticket>,
+    in_flight: usize,
+    over: impl Fn(usize) -> bool + Copy + Send + 'static,
+) -> Result<Measured> {
     let next = Arc::new(AtomicUsize::new(0));
     let started = Instant::now();
     let workers: Vec<_> = (0..in_flight)
@@ -65,7 +86,7 @@ pub(crate) async fn closed_loop(
                 let mut outcomes = Vec::new();
                 loop {
                     let turn = next.fetch_add(1, Ordering::Relaxed);
-                    if turn >= total {
+                    if over(turn) {
                         return outcomes;
                     }
                     outcomes.push(connect(addr, &ticket, turn).await);
@@ -73,7 +94,7 @@ pub(crate) async fn closed_loop(
             })
         })
         .collect();
-    let mut outcomes = Vec::with_capacity(total);
+    let mut outcomes = Vec::new();
     for worker in workers {
         outcomes.extend(worker.await?);
     }

@@ -1,9 +1,10 @@
 //! Measures connects (a broker without callout, a callout that checks nothing, and the auth service with every check
-//! on) and retirements, each in one run on one machine. JSON on stdout, progress on stderr; run it by
-//! `cargo xtask bench connect` and `cargo xtask bench retire`.
+//! on), retirements, and many spaces in one process, each in one run on one machine. JSON on stdout, progress on
+//! stderr; run it by `cargo xtask bench connect`, `retire` and `host`.
 
 mod bare;
 mod door;
+mod host;
 mod loadgen;
 mod population;
 mod report;
@@ -21,6 +22,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use cotal_testkit::space::TestSpace;
 use cotal_trust::{
+    bundle::DataAccount,
     creds::Creds,
     jwt::{UserClaims, encode_user},
     nkey::Seed,
@@ -46,7 +48,7 @@ const STORM_CONNECTIONS: u64 = 384;
 const IN_FLIGHT: [usize; 4] = [1, 16, 64, 256];
 
 #[derive(Parser)]
-#[command(name = "cotal-bench", about = "Measure connects and retirements")]
+#[command(name = "cotal-bench", about = "Measure connects, retirements and a host of many spaces")]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -73,6 +75,22 @@ enum Command {
         #[arg(long)]
         quick: bool,
     },
+    /// Many spaces in one process: memory, time to be ready, idle time, neighbours, a replica, and the exchange.
+    #[command(long_about = host::LONG_ABOUT)]
+    Host {
+        /// The release build of `cotal`.
+        #[arg(long)]
+        cotal: PathBuf,
+        /// Fifty lanes and shorter loads: ends within a minute of a built tree.
+        #[arg(long)]
+        quick: bool,
+        /// Another number of lanes.
+        #[arg(long, value_name = "N")]
+        lanes: Option<usize>,
+    },
+    /// A storm of connects (started by `host`).
+    #[command(hide = true)]
+    Storm,
     /// The callout that checks nothing (started by `connect`).
     #[command(hide = true)]
     BareCallout {
@@ -96,6 +114,12 @@ async fn main() -> Result<()> {
             println!("{}", serde_json::to_string(&report)?);
             Ok(())
         }
+        Command::Host { cotal, quick, lanes } => {
+            let report = host::measure(&cotal, quick, lanes).await?;
+            println!("{}", serde_json::to_string(&report)?);
+            Ok(())
+        }
+        Command::Storm => host::serve_storm().await,
         Command::BareCallout { root, server } => {
             bare::serve(&Root::at(root), &Space::parse(SPACE)?, &server).await
         }
@@ -109,7 +133,7 @@ async fn connect(cotal: &std::path::Path, quick: bool) -> Result<Report> {
     let mut runs = Vec::new();
 
     progress("floor: static JWT, no callout");
-    let ticket = Arc::new(Ticket { creds: static_user(&space), bearers: vec![] });
+    let ticket = Arc::new(Ticket { creds: static_user(&space.material.data_account), bearers: vec![] });
     for (in_flight, total) in IN_FLIGHT.into_iter().zip(totals) {
         runs.push(Run::new("floor", in_flight, closed_loop(addr, &ticket, in_flight, total).await?));
     }
@@ -254,12 +278,12 @@ fn ground(space: &TestSpace) -> Ground {
 }
 
 /// A user of the data account that needs no callout.
-fn static_user(space: &TestSpace) -> Creds {
+fn static_user(account: &DataAccount) -> Creds {
     let seed = Seed::generate(&SystemEntropy);
     let claims = UserClaims {
         name: "floor".into(),
         subject: seed.public().clone(),
-        issuer_account: space.material.data_account.account.clone(),
+        issuer_account: account.account.clone(),
         permissions: Permissions {
             publish: Rules { allow: vec!["bench.>".into()], deny: vec![] },
             subscribe: Rules { allow: vec!["_INBOX_bench.>".into()], deny: vec![] },
@@ -267,7 +291,7 @@ fn static_user(space: &TestSpace) -> Creds {
         tags: vec![],
         exp: None,
     };
-    Creds { jwt: encode_user(&claims, &space.material.data_account.signing, SystemClock.now_secs()), seed }
+    Creds { jwt: encode_user(&claims, &account.signing, SystemClock.now_secs()), seed }
 }
 
 /// The version of the broker under test, such as `2.15.1`.

@@ -1,0 +1,314 @@
+//! Many spaces in one process, over real processes on one machine: `nats-server`, `cotal auth-service --spaces`, and a
+//! load generator.
+
+mod faces;
+mod ground;
+mod process;
+mod report;
+mod storm;
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use cotal_trust::creds::Creds;
+
+use self::{
+    faces::{Arm, Faces},
+    ground::HostGround,
+    process::{Process, cpu_of},
+    report::{Arms, Broker, Replica},
+};
+use crate::{
+    broker_version,
+    door::Door,
+    loadgen::{Measured, Ticket, closed_loop, open_loop},
+    population::{Ground, Population},
+    progress,
+};
+
+pub(crate) use report::HostReport;
+pub(crate) use storm::serve as serve_storm;
+
+pub(crate) const LONG_ABOUT: &str = "\
+Measure one process that serves many spaces on one broker, and what stands in front of connects. Broker, service and \
+load generator share this machine. JSON on stdout, progress on stderr.
+
+  rss_kib_per_lane      resident memory of the process with all lanes open and idle, over their number
+  rss_kib_each_more     the same less what a process with one lane takes, over the lanes that it has more
+  ready_s               from the start of the process until every lane has said that it serves
+  idle_cpu_pct          processor time of the idle process, in percent of one core
+  lane_p50_ratio        connect p50 in one lane beside all the others, to the p50 of that lane in a process of its own
+  neighbour_p99_ratio   connect p99 in one lane while another is stormed, to its p99 while none is
+  neighbour.floor_p99_ratio  the same pair of connects and storm with static JWTs, which the broker lets in by itself:
+                        what no auth service can improve on this machine
+  replica_rate_ratio    connects a second of a storm with a callout replica beside the service, to the service alone;
+                        `replica` has the processor time that the broker took meanwhile, in percent of one core
+  exchange_*_per_s      exchanges a second on the loopback face over 32 kept-alive connections: an agent whose root
+                        credential is in place, and a person with a token of the pinned IdP";
+
+/// Connects in flight of a storm.
+pub(crate) const STORM_WIDTH: usize = 64;
+/// Exchanges in flight.
+const EXCHANGE_WIDTH: usize = 32;
+/// Connects a second of the neighbour of a storm.
+const NEIGHBOUR_PER_S: f64 = 25.0;
+
+/// How much is measured.
+struct Extent {
+    lanes: usize,
+    /// Actors of the lane that is stormed: a storm must not run into the connect limits.
+    crowd: usize,
+    /// Connects one after the other, for a p50.
+    singles: usize,
+    storm: Duration,
+    neighbour: Duration,
+    idle: Duration,
+    exchanges: Duration,
+}
+
+const FULL: Extent = Extent {
+    lanes: 1000,
+    crowd: 240,
+    singles: 600,
+    storm: Duration::from_secs(10),
+    neighbour: Duration::from_secs(20),
+    idle: Duration::from_secs(60),
+    exchanges: Duration::from_secs(10),
+};
+const QUICK: Extent = Extent {
+    lanes: 50,
+    crowd: 120,
+    singles: 200,
+    storm: Duration::from_secs(3),
+    neighbour: Duration::from_secs(5),
+    idle: Duration::from_secs(5),
+    exchanges: Duration::from_secs(3),
+};
+
+pub(crate) async fn measure(cotal: &Path, quick: bool, lanes: Option<usize>) -> Result<HostReport> {
+    let mut extent = if quick { QUICK } else { FULL };
+    extent.lanes = lanes.unwrap_or(extent.lanes).max(2);
+    progress(&format!("a broker with {} spaces, every stream of each", extent.lanes));
+    let began = Instant::now();
+    let ground = HostGround::build(extent.lanes).await?;
+    let prepared_s = began.elapsed().as_secs_f64();
+    progress(&format!("prepared in {prepared_s:.1} s"));
+
+    progress("one lane in a process of its own");
+    let lone = Process::host(cotal, &ground, 1).await?;
+    let stormed = People::of(&ground, 0, extent.crowd).await?;
+    let lone_connects = stormed.one_after_the_other(&ground, extent.singles).await?;
+    said("connects of a lone lane", &lone_connects);
+    let rss_kib_of_one = lone.rss_kib()?;
+    let exchange = exchanges(&ground, &lone, &extent).await?;
+    let replica = replicated(cotal, &ground, &lone, &stormed, &extent).await?;
+    lone.stop().await?;
+
+    progress(&format!("{} lanes in one process", extent.lanes));
+    let host = Process::host(cotal, &ground, extent.lanes).await?;
+    let ready_s = host.boot.as_secs_f64();
+    progress(&format!("ready after {ready_s:.1} s, {} files open", host.files()?));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (idle_cpu_pct, broker_idle_cpu_pct) = idle(&ground, &host, extent.idle).await?;
+    let rss_kib = host.rss_kib()?;
+    progress(&format!("idle: {idle_cpu_pct:.1} % of a core, {} KiB a lane", rss_kib / extent.lanes as u64));
+
+    // The same people: the connect limits of the new process are fresh.
+    let beside = stormed.one_after_the_other(&ground, extent.singles).await?;
+    said("connects of one lane of all", &beside);
+    let neighbour = neighbours(&ground, &stormed, &extent).await?;
+    let (threads, files) = (host.threads()?, host.files()?);
+    host.stop().await?;
+
+    let lanes = extent.lanes as u64;
+    Ok(HostReport {
+        cores: std::thread::available_parallelism()?.get(),
+        broker: broker_version()?,
+        lanes: extent.lanes,
+        prepared_s,
+        rss_kib_per_lane: rss_kib / lanes,
+        rss_kib_each_more: rss_kib.saturating_sub(rss_kib_of_one) / (lanes - 1),
+        rss_kib_of_one,
+        ready_s,
+        idle_cpu_pct,
+        broker_idle_cpu_pct,
+        threads,
+        files,
+        lane_p50_ratio: beside.p50_ms / lone_connects.p50_ms,
+        lane_p50_ms: beside.p50_ms,
+        lone_p50_ms: lone_connects.p50_ms,
+        neighbour_p99_ratio: neighbour.p99_ratio,
+        neighbour,
+        replica_rate_ratio: replica.with_per_s.map(|per_s| per_s / replica.alone_per_s),
+        replica,
+        exchange_agent_per_s: exchange.agent.per_s,
+        exchange_agent_p99_ms: exchange.agent.p99_ms,
+        exchange_human_per_s: exchange.human.per_s,
+        exchange_human_p99_ms: exchange.human.p99_ms,
+        exchange,
+    })
+}
+
+// === lanes ====================================================================================================
+
+/// Actors of one lane, and the door that they exchange at.
+struct People {
+    ground: Ground,
+    population: Population,
+    sentinel: Creds,
+}
+
+impl People {
+    async fn of(ground: &HostGround, lane: usize, count: usize) -> Result<Self> {
+        let door = Door::new(ground.discovery(lane)?.context("the lane does not serve")?)?;
+        let sentinel = cotal_trust::creds::parse(&ground.lanes[lane].material.callout.sentinel_creds)?;
+        let ground = ground.lanes[lane].clone();
+        let population = Population::grant(&ground, &door, "crowd", count).await?;
+        Ok(Self { ground, population, sentinel })
+    }
+
+    fn ticket(&self) -> Result<Arc<Ticket>> {
+        Ok(Arc::new(Ticket { creds: self.sentinel.clone(), bearers: self.population.bearers(&self.ground)? }))
+    }
+
+    async fn one_after_the_other(&self, ground: &HostGround, count: usize) -> Result<Measured> {
+        let ticket = self.ticket()?;
+        closed_loop(ground.addr()?, &ticket, 1, count / 10).await?;
+        closed_loop(ground.addr()?, &ticket, 1, count).await
+    }
+}
+
+/// Percent of one core that the process and its broker took.
+async fn idle(ground: &HostGround, host: &Process, lasting: Duration) -> Result<(f64, f64)> {
+    let (began, own, broker) = (Instant::now(), host.cpu()?, cpu_of(ground.server.pid())?);
+    tokio::time::sleep(lasting).await;
+    let over = began.elapsed().as_secs_f64();
+    let percent = |spent: Duration| 100.0 * spent.as_secs_f64() / over;
+    Ok((percent(host.cpu()? - own), percent(cpu_of(ground.server.pid())? - broker)))
+}
+
+/// Connects of one lane while another is stormed, and the same of static users.
+async fn neighbours(ground: &HostGround, stormed: &People, extent: &Extent) -> Result<report::Neighbour> {
+    progress("connects of one lane while another is stormed");
+    let addr = ground.addr()?;
+    let quiet = People::of(ground, 1, 60).await?;
+    let ticket = quiet.ticket()?;
+    let idle = open_loop(addr, &ticket, NEIGHBOUR_PER_S, extent.neighbour).await?;
+    said("alone", &idle);
+    let crowd = stormed.ticket()?;
+    let (storm, beside) =
+        tokio::join!(storm::run(addr, &crowd, extent.neighbour + Duration::from_secs(2)), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            open_loop(addr, &ticket, NEIGHBOUR_PER_S, extent.neighbour).await
+        });
+    let (storm, beside) = (storm?, beside?);
+    said("beside the storm", &beside);
+
+    progress("the same with static users: the broker by itself");
+    let (one, other) = (ground.static_user(1), ground.static_user(0));
+    let floor_idle = open_loop(addr, &one, NEIGHBOUR_PER_S, extent.neighbour).await?;
+    let (_, floor) =
+        tokio::join!(storm::run(addr, &other, extent.neighbour + Duration::from_secs(2)), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            open_loop(addr, &one, NEIGHBOUR_PER_S, extent.neighbour).await
+        });
+    let floor = floor?;
+    said("beside a storm of static users", &floor);
+    Ok(report::Neighbour {
+        p99_ratio: beside.p99_ms / idle.p99_ms,
+        idle_p50_ms: idle.p50_ms,
+        idle_p99_ms: idle.p99_ms,
+        p50_ms: beside.p50_ms,
+        p99_ms: beside.p99_ms,
+        refused: beside.refused,
+        storm_per_s: storm.per_s,
+        floor_p99_ratio: floor.p99_ms / floor_idle.p99_ms,
+        floor_idle_p99_ms: floor_idle.p99_ms,
+        floor_p99_ms: floor.p99_ms,
+    })
+}
+
+/// A storm on the service alone, and with a replica beside it.
+async fn replicated(
+    cotal: &Path,
+    ground: &HostGround,
+    lone: &Process,
+    people: &People,
+    extent: &Extent,
+) -> Result<Replica> {
+    progress("a storm on the service alone, and with a callout replica beside it");
+    let alone = broker_beside(ground, lone, people, extent).await?;
+    let Some(replica) = Process::replica(cotal, ground).await? else {
+        progress("this build has no callout replica");
+        return Ok(Replica::without(alone));
+    };
+    let with = broker_beside(ground, lone, people, extent).await?;
+    replica.stop().await?;
+    Ok(Replica::of(alone, with))
+}
+
+async fn broker_beside(
+    ground: &HostGround,
+    service: &Process,
+    people: &People,
+    extent: &Extent,
+) -> Result<Broker> {
+    let ticket = people.ticket()?;
+    let (began, broker, own) = (Instant::now(), cpu_of(ground.server.pid())?, service.cpu()?);
+    let storm = storm::run(ground.addr()?, &ticket, extent.storm).await?;
+    let over = began.elapsed().as_secs_f64();
+    let spent = |now: Duration, before: Duration| 100.0 * (now - before).as_secs_f64() / over;
+    let measured = Broker {
+        per_s: storm.per_s,
+        refused: storm.refused,
+        broker_cpu_pct: spent(cpu_of(ground.server.pid())?, broker),
+        service_cpu_pct: spent(service.cpu()?, own),
+    };
+    progress(&format!(
+        "storm: {:.0}/s, refused {}, broker {:.0} % of a core, service {:.0} %",
+        measured.per_s, measured.refused, measured.broker_cpu_pct, measured.service_cpu_pct
+    ));
+    Ok(measured)
+}
+
+// === exchanges ================================================================================================
+
+async fn exchanges(ground: &HostGround, lone: &Process, extent: &Extent) -> Result<Arms> {
+    let faces = Faces::of(ground, 0)?;
+    let mut arms = Vec::new();
+    for arm in [Arm::Agent, Arm::Human] {
+        let bodies = faces.bodies(ground, arm)?;
+        // Every root credential is in place, and the IdP's keys are known, before anything is measured.
+        faces.load(&bodies, EXCHANGE_WIDTH, Duration::from_secs(1)).await?;
+        let (began, own, broker) = (Instant::now(), lone.cpu()?, cpu_of(ground.server.pid())?);
+        let mut measured = faces.load(&bodies, EXCHANGE_WIDTH, extent.exchanges).await?;
+        let over = began.elapsed().as_secs_f64();
+        measured.service_cpu_pct = 100.0 * (lone.cpu()? - own).as_secs_f64() / over;
+        measured.broker_cpu_pct = 100.0 * (cpu_of(ground.server.pid())? - broker).as_secs_f64() / over;
+        progress(&format!(
+            "exchanges of {}: {:.0}/s, p50 {:.1} ms, p99 {:.1} ms, refused {}; service {:.0} % of a core, broker {:.0} %",
+            arm.name(),
+            measured.per_s,
+            measured.p50_ms,
+            measured.p99_ms,
+            measured.refused,
+            measured.service_cpu_pct,
+            measured.broker_cpu_pct
+        ));
+        arms.push(measured);
+    }
+    let human = arms.pop().context("two arms")?;
+    let agent = arms.pop().context("two arms")?;
+    Ok(Arms { agent, human })
+}
+
+fn said(what: &str, measured: &Measured) {
+    progress(&format!(
+        "{what}: {} at {:.0}/s, p50 {:.1} ms, p99 {:.1} ms, refused {}",
+        measured.total, measured.per_s, measured.p50_ms, measured.p99_ms, measured.refused
+    ));
+}

@@ -1,0 +1,152 @@
+//! The processes under test, and what they take of the machine.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+
+use super::ground::HostGround;
+
+/// How long a host may take to open every lane.
+const READY_WITHIN: Duration = Duration::from_secs(900);
+/// How long a stop may take.
+const STOP_WITHIN: Duration = Duration::from_secs(300);
+/// How long a replica may take.
+const REPLICA_WITHIN: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+pub(super) struct Process {
+    child: Child,
+    pid: u32,
+    log: PathBuf,
+    /// From the start of the process until every lane said that it serves.
+    pub(super) boot: Duration,
+}
+
+impl Process {
+    /// `cotal auth-service --spaces`, with the first lanes of the ground.
+    pub(super) async fn host(cotal: &Path, ground: &HostGround, lanes: usize) -> Result<Self> {
+        let manifest = ground.manifest(lanes)?;
+        let began = Instant::now();
+        let mut command = Command::new(cotal);
+        command.arg("auth-service");
+        command.args(["--server", &ground.server.url(), "--spaces"]).arg(&manifest);
+        let mut process = Self::spawn(command, ground, &format!("host-{lanes}"))?;
+        let mut waiting: Vec<usize> = (0..lanes).collect();
+        while !waiting.is_empty() {
+            process.check_runs(began, READY_WITHIN)?;
+            tokio::time::sleep(LOOK_EVERY).await;
+            // In order, and only as far as the first that is missing: looking costs what is measured.
+            while let Some(lane) = waiting.last().copied()
+                && ground.discovery(lane)?.is_some()
+            {
+                waiting.pop();
+            }
+        }
+        process.boot = began.elapsed();
+        Ok(process)
+    }
+
+    /// `cotal auth-service --callout-only` of the first lane; `None` when this build has none.
+    pub(super) async fn replica(cotal: &Path, ground: &HostGround) -> Result<Option<Self>> {
+        let mut command = Command::new(cotal);
+        command.args(["auth-service", "--callout-only", "--server", &ground.server.url(), "--space"]);
+        command.arg(ground.lanes[0].space.as_str());
+        let mut process = Self::spawn(command, ground, "replica")?;
+        let began = Instant::now();
+        // A replica writes no file that says it is ready: its own line does.
+        loop {
+            if process.child.try_wait()?.is_some() {
+                crate::progress(&format!("replica: {}", process.said()?.trim()));
+                return Ok(None);
+            }
+            if process.said()?.lines().any(|line| line.contains("callout replica of space")) {
+                return Ok(Some(process));
+            }
+            process.check_runs(began, REPLICA_WITHIN)?;
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn spawn(mut command: Command, ground: &HostGround, name: &str) -> Result<Self> {
+        let log = ground.root.path().join(format!("{name}.log"));
+        let file = std::fs::File::create(&log)?;
+        let child = command
+            .current_dir(ground.root.path())
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .kill_on_drop(true)
+            .spawn()?;
+        let pid = child.id().context("no pid")?;
+        Ok(Self { child, pid, log, boot: Duration::ZERO })
+    }
+
+    fn said(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(&self.log)?)
+    }
+
+    fn check_runs(&mut self, since: Instant, within: Duration) -> Result<()> {
+        let ended = self.child.try_wait()?;
+        let in_time = since.elapsed() < within;
+        if ended.is_some() || !in_time {
+            let said = self.said()?;
+            let tail: Vec<_> = said.lines().rev().take(20).collect();
+            ensure!(
+                false,
+                "{ended:?}; it said last:\n{}",
+                tail.into_iter().rev().collect::<Vec<_>>().join("\n")
+            );
+        }
+        Ok(())
+    }
+
+    /// Resident memory in KiB.
+    pub(super) fn rss_kib(&self) -> Result<u64> {
+        self.status("VmRSS:")
+    }
+
+    pub(super) fn threads(&self) -> Result<u64> {
+        self.status("Threads:")
+    }
+
+    pub(super) fn files(&self) -> Result<usize> {
+        Ok(std::fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
+    }
+
+    pub(super) fn cpu(&self) -> Result<Duration> {
+        cpu_of(self.pid)
+    }
+
+    fn status(&self, name: &str) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid))?;
+        let line = status.lines().find(|line| line.starts_with(name)).context("no such figure")?;
+        Ok(line.split_whitespace().nth(1).context("no figure")?.parse()?)
+    }
+
+    pub(super) async fn stop(mut self) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.pid)?).context("no process")?;
+        kill_process(pid, Signal::TERM)?;
+        let began = Instant::now();
+        let ended = tokio::time::timeout(STOP_WITHIN, self.child.wait()).await;
+        ensure!(ended.is_ok(), "it did not stop within {} s", STOP_WITHIN.as_secs());
+        crate::progress(&format!("stopped after {:.1} s", began.elapsed().as_secs_f64()));
+        Ok(())
+    }
+}
+
+/// Processor time that a process has taken so far.
+pub(super) fn cpu_of(pid: u32) -> Result<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, rest) = stat.rsplit_once(')').context("no command in the stat")?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    // utime and stime are fields 14 and 15; the state, field 3, is the first here.
+    let ticks: u64 = fields.get(11).context("no utime")?.parse::<u64>()?
+        + fields.get(12).context("no stime")?.parse::<u64>()?;
+    Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
+}

@@ -1,0 +1,95 @@
+//! What `cotal-bench host` prints.
+
+use serde::Serialize;
+
+/// The whole report.
+#[derive(Debug, Serialize)]
+pub(crate) struct HostReport {
+    pub(crate) cores: usize,
+    pub(crate) broker: String,
+    pub(crate) lanes: usize,
+    pub(crate) prepared_s: f64,
+    pub(crate) rss_kib_per_lane: u64,
+    pub(crate) rss_kib_each_more: u64,
+    pub(crate) rss_kib_of_one: u64,
+    pub(crate) ready_s: f64,
+    pub(crate) idle_cpu_pct: f64,
+    pub(crate) broker_idle_cpu_pct: f64,
+    pub(crate) threads: u64,
+    pub(crate) files: usize,
+    pub(crate) lane_p50_ratio: f64,
+    pub(crate) lane_p50_ms: f64,
+    pub(crate) lone_p50_ms: f64,
+    pub(crate) neighbour_p99_ratio: f64,
+    pub(crate) neighbour: Neighbour,
+    /// `None` in a build without callout replicas.
+    pub(crate) replica_rate_ratio: Option<f64>,
+    pub(crate) replica: Replica,
+    pub(crate) exchange_agent_per_s: f64,
+    pub(crate) exchange_agent_p99_ms: f64,
+    pub(crate) exchange_human_per_s: f64,
+    pub(crate) exchange_human_p99_ms: f64,
+    pub(crate) exchange: Arms,
+}
+
+/// Connects of one lane while another is stormed.
+#[derive(Debug, Serialize)]
+pub(crate) struct Neighbour {
+    pub(crate) p99_ratio: f64,
+    pub(crate) idle_p50_ms: f64,
+    pub(crate) idle_p99_ms: f64,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) refused: usize,
+    pub(crate) storm_per_s: f64,
+    pub(crate) floor_p99_ratio: f64,
+    pub(crate) floor_idle_p99_ms: f64,
+    pub(crate) floor_p99_ms: f64,
+}
+
+/// A storm, and who spent the processors on it; percent of one core.
+#[derive(Debug, Serialize)]
+pub(crate) struct Broker {
+    pub(crate) per_s: f64,
+    pub(crate) refused: usize,
+    pub(crate) broker_cpu_pct: f64,
+    pub(crate) service_cpu_pct: f64,
+}
+
+/// A storm without and with a callout replica.
+#[derive(Debug, Serialize)]
+pub(crate) struct Replica {
+    pub(crate) alone_per_s: f64,
+    pub(crate) with_per_s: Option<f64>,
+    pub(crate) alone: Broker,
+    pub(crate) with: Option<Broker>,
+}
+
+/// Exchanges on the loopback face.
+#[derive(Debug, Serialize)]
+pub(crate) struct Arms {
+    pub(crate) agent: Exchanges,
+    pub(crate) human: Exchanges,
+}
+
+/// A load of exchanges.
+#[derive(Debug, Serialize)]
+pub(crate) struct Exchanges {
+    pub(crate) total: usize,
+    pub(crate) per_s: f64,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) refused: usize,
+    pub(crate) service_cpu_pct: f64,
+    pub(crate) broker_cpu_pct: f64,
+}
+
+impl Replica {
+    pub(super) fn without(alone: Broker) -> Self {
+        Self { alone_per_s: alone.per_s, with_per_s: None, alone, with: None }
+    }
+
+    pub(super) fn of(alone: Broker, with: Broker) -> Self {
+        Self { alone_per_s: alone.per_s, with_per_s: Some(with.per_s), alone, with: Some(with) }
+    }
+}
