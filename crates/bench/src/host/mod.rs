@@ -19,8 +19,8 @@ use cotal_trust::creds::Creds;
 use self::{
     faces::{Arm, Faces},
     ground::HostGround,
-    process::{Process, cpu_of},
-    report::{Arms, Broker, Replica},
+    process::{Meter, Process},
+    report::{Arms, Replica, StormCost},
 };
 use crate::{
     broker_version,
@@ -184,11 +184,10 @@ impl People {
 
 /// Percent of one core that the process and its broker took.
 async fn idle(ground: &HostGround, host: &Process, lasting: Duration) -> Result<(f64, f64)> {
-    let (began, own, broker) = (Instant::now(), host.cpu()?, cpu_of(ground.server.pid())?);
+    let meter = Meter::of(&[host.pid(), ground.server.pid()])?;
     tokio::time::sleep(lasting).await;
-    let over = began.elapsed().as_secs_f64();
-    let percent = |spent: Duration| 100.0 * spent.as_secs_f64() / over;
-    Ok((percent(host.cpu()? - own), percent(cpu_of(ground.server.pid())? - broker)))
+    let taken = meter.percent()?;
+    Ok((taken[0], taken[1]))
 }
 
 /// Connects of one lane while another is stormed, and the same of static users.
@@ -256,17 +255,16 @@ async fn broker_beside(
     service: &Process,
     people: &People,
     extent: &Extent,
-) -> Result<Broker> {
+) -> Result<StormCost> {
     let ticket = people.ticket()?;
-    let (began, broker, own) = (Instant::now(), cpu_of(ground.server.pid())?, service.cpu()?);
+    let meter = Meter::of(&[service.pid(), ground.server.pid()])?;
     let storm = storm::run(ground.addr()?, &ticket, extent.storm).await?;
-    let over = began.elapsed().as_secs_f64();
-    let spent = |now: Duration, before: Duration| 100.0 * (now - before).as_secs_f64() / over;
-    let measured = Broker {
+    let taken = meter.percent()?;
+    let measured = StormCost {
         per_s: storm.per_s,
         refused: storm.refused,
-        broker_cpu_pct: spent(cpu_of(ground.server.pid())?, broker),
-        service_cpu_pct: spent(service.cpu()?, own),
+        broker_cpu_pct: taken[1],
+        service_cpu_pct: taken[0],
     };
     progress(&format!(
         "storm: {:.0}/s, refused {}, broker {:.0} % of a core, service {:.0} %",
@@ -284,11 +282,10 @@ async fn exchanges(ground: &HostGround, lone: &Process, extent: &Extent) -> Resu
         let bodies = faces.bodies(ground, arm)?;
         // Every root credential is in place, and the IdP's keys are known, before anything is measured.
         faces.load(&bodies, EXCHANGE_WIDTH, Duration::from_secs(1)).await?;
-        let (began, own, broker) = (Instant::now(), lone.cpu()?, cpu_of(ground.server.pid())?);
+        let meter = Meter::of(&[lone.pid(), ground.server.pid()])?;
         let mut measured = faces.load(&bodies, EXCHANGE_WIDTH, extent.exchanges).await?;
-        let over = began.elapsed().as_secs_f64();
-        measured.service_cpu_pct = 100.0 * (lone.cpu()? - own).as_secs_f64() / over;
-        measured.broker_cpu_pct = 100.0 * (cpu_of(ground.server.pid())? - broker).as_secs_f64() / over;
+        let taken = meter.percent()?;
+        (measured.service_cpu_pct, measured.broker_cpu_pct) = (taken[0], taken[1]);
         progress(&format!(
             "exchanges of {}: {:.0}/s, p50 {:.1} ms, p99 {:.1} ms, refused {}; service {:.0} % of a core, broker {:.0} %",
             arm.name(),

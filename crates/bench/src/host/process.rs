@@ -119,8 +119,8 @@ impl Process {
         Ok(std::fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
 
-    pub(super) fn cpu(&self) -> Result<Duration> {
-        cpu_of(self.pid)
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
     }
 
     fn status(&self, name: &str) -> Result<u64> {
@@ -140,8 +140,28 @@ impl Process {
     }
 }
 
+/// Processor time that processes take, in percent of one core, from a moment on.
+pub(super) struct Meter {
+    began: Instant,
+    processes: Vec<(u32, Duration)>,
+}
+
+impl Meter {
+    pub(super) fn of(processes: &[u32]) -> Result<Self> {
+        let processes = processes.iter().map(|pid| Ok((*pid, cpu_of(*pid)?))).collect::<Result<_>>()?;
+        Ok(Self { began: Instant::now(), processes })
+    }
+
+    /// What each took meanwhile, in the order that they were named.
+    pub(super) fn percent(&self) -> Result<Vec<f64>> {
+        let over = self.began.elapsed().as_secs_f64();
+        let spent = |pid, before| Ok(100.0 * cpu_of(pid)?.saturating_sub(before).as_secs_f64() / over);
+        self.processes.iter().map(|(pid, before)| spent(*pid, *before)).collect()
+    }
+}
+
 /// Processor time that a process has taken so far.
-pub(super) fn cpu_of(pid: u32) -> Result<Duration> {
+fn cpu_of(pid: u32) -> Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, rest) = stat.rsplit_once(')').context("no command in the stat")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();

@@ -49,7 +49,7 @@ pub(crate) struct Neighbour {
 
 /// A storm, and who spent the processors on it; percent of one core.
 #[derive(Debug, Serialize)]
-pub(crate) struct Broker {
+pub(crate) struct StormCost {
     pub(crate) per_s: f64,
     pub(crate) refused: usize,
     pub(crate) broker_cpu_pct: f64,
@@ -61,8 +61,8 @@ pub(crate) struct Broker {
 pub(crate) struct Replica {
     pub(crate) alone_per_s: f64,
     pub(crate) with_per_s: Option<f64>,
-    pub(crate) alone: Broker,
-    pub(crate) with: Option<Broker>,
+    pub(crate) alone: StormCost,
+    pub(crate) with: Option<StormCost>,
 }
 
 /// Exchanges on the loopback face.
@@ -85,11 +85,11 @@ pub(crate) struct Exchanges {
 }
 
 impl Replica {
-    pub(super) fn without(alone: Broker) -> Self {
+    pub(super) fn without(alone: StormCost) -> Self {
         Self { alone_per_s: alone.per_s, with_per_s: None, alone, with: None }
     }
 
-    pub(super) fn of(alone: Broker, with: Broker) -> Self {
+    pub(super) fn of(alone: StormCost, with: StormCost) -> Self {
         Self { alone_per_s: alone.per_s, with_per_s: Some(with.per_s), alone, with: Some(with) }
     }
 }
