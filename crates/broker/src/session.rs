@@ -38,6 +38,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 pub(crate) const SUBSCRIPTION_CAPACITY: usize = 8_192;
 /// The same where anybody may send, and as large as the broker takes it: what they can make this process hold.
 pub(crate) const RAIL_CAPACITY: usize = 256;
+/// What a connection reads into at first; it grows with a message that is larger. A space has seven connections that
+/// mostly wait, and a process may serve a thousand spaces.
+const READ_BUFFER: u16 = 8 * 1024;
 /// Refuses at once, without a packet leaving the machine: where a session is sent instead of reconnecting.
 const NOWHERE: &str = "nats://127.0.0.1:0";
 
@@ -165,6 +168,7 @@ impl Session {
         .ping_interval(PING_INTERVAL)
         .request_timeout(None)
         .subscription_capacity(plan.capacity)
+        .read_buffer_capacity(READ_BUFFER)
         .max_reconnects(plan.servers.len())
         .reconnect_delay_callback(|_| Duration::ZERO)
         .ignore_discovered_servers()

@@ -42,7 +42,6 @@ const MANY_KEYS: &str = "the IdP publishes more than one key for this token";
 /// The pinned remote key set: cache 10 min, cooldown 30 s, fetch timeout 5 s, one refetch on an unknown kid.
 pub struct JwksResolver {
     uri: Url,
-    client: reqwest::Client,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     /// A place for each caller that waits with an unknown kid.
@@ -78,7 +77,6 @@ impl JwksResolver {
         let uri = Url::parse(jwks_uri).ok().filter(is_https_or_loopback).ok_or(URL_RULE)?;
         Ok(Self {
             uri,
-            client: http_client(FETCH_TIMEOUT)?,
             clock,
             state: Mutex::default(),
             unknown: tokio::sync::Semaphore::new(UNKNOWN_KID_WAITERS),
@@ -171,8 +169,8 @@ impl JwksResolver {
 
     async fn fetch(&self) -> Result<Arc<[Key]>, IdpRefusal> {
         let unreachable = |_| IdpRefusal("the IdP's key set could not be fetched; is the IdP up?".to_owned());
-        let mut response = self
-            .client
+        let mut response = fresh_client()
+            .await?
             .get(self.uri.clone())
             .header(reqwest::header::ACCEPT, "application/json")
             .send()
@@ -193,6 +191,14 @@ impl JwksResolver {
         }
         read_keys(&body)
     }
+}
+
+/// A client for one fetch. A set is fetched every ten minutes at most, and a client holds all root certificates of the
+/// machine: a thousand idle spaces would keep a thousand copies of them.
+async fn fresh_client() -> Result<reqwest::Client, IdpRefusal> {
+    // The certificates are read from the disk.
+    let built = tokio::task::spawn_blocking(|| http_client(FETCH_TIMEOUT)).await;
+    built.map_err(|_| IdpRefusal("no HTTPS client: it could not be built".to_owned()))?
 }
 
 /// The keys of a JWKS document that can verify EdDSA.

@@ -5,6 +5,7 @@
 //! [`callout`] the one that is a replica.
 
 pub(crate) mod callout;
+mod files;
 pub(crate) mod full;
 mod json;
 pub(crate) mod lane;
@@ -48,6 +49,7 @@ impl<E: Clone + Eq + Send + Sync + 'static> Host<E> {
         let mut shutdown = pin!(shutdown);
         let mut watched = Watched::start(self.manifest.clone(), reread).await;
         let (text, entries) = self.read(watched.reading()).map_err(DaemonError)?;
+        files::make_room(entries.len()).map_err(DaemonError)?;
         let mut adopted = Adopted::first(Applied::beside(&self.manifest), text).await?;
         let mut lanes = Lanes::new(opener);
         lanes.want(entries);
@@ -98,6 +100,10 @@ impl<E: Clone + Eq + Send + Sync + 'static> Host<E> {
             return;
         }
         let named = entries.len();
+        // Not refused: what was taken out of the manifest must leave, whether or not there is room for what came.
+        if let Err(why) = files::make_room(named) {
+            tracing::error!("not every lane may find room: {why}");
+        }
         lanes.want(entries);
         // Before a lane opens of it: an older acknowledgment must not stand for lanes that it does not know.
         adopted.replace(text, lanes).await;

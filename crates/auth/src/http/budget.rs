@@ -52,7 +52,7 @@ pub(crate) struct KeyedWindows(LruCache<String, Window>);
 
 impl KeyedWindows {
     pub(crate) fn new() -> Self {
-        Self(LruCache::new(MAX_KEYS))
+        Self(LruCache::sparse(MAX_KEYS))
     }
 
     /// Whether the key's window is full.
