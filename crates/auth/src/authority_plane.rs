@@ -174,7 +174,7 @@ async fn open(
     let custody = Custody::new();
     let connector = Connector::new(
         servers.as_str(),
-        space,
+        space.clone(),
         data_account,
         custody.clone(),
         Arc::clone(&clock),
@@ -185,20 +185,20 @@ async fn open(
         Ok(plane) => plane,
         Err(refusal) => {
             if let Err(error) = custody.close_remaining().await {
-                tracing::warn!(%error, "unwinding: a connection did not close");
+                tracing::warn!(%space, %error, "unwinding: a connection did not close");
             }
             return Err(StartError::Plane(refusal));
         }
     };
     let released = CancellationToken::new();
-    tokio::spawn(close_when(released.clone(), Arc::clone(&plane), custody.clone()));
+    tokio::spawn(close_when(space, released.clone(), Arc::clone(&plane), custody.clone()));
     Ok(AuthAuthorityPlane { plane, custody, composition, _released: Arc::new(released.drop_guard()) })
 }
 
-async fn close_when(released: CancellationToken, plane: Arc<Plane>, custody: Custody) {
+async fn close_when(space: Space, released: CancellationToken, plane: Arc<Plane>, custody: Custody) {
     released.cancelled().await;
     if let Err(error) = close(&plane, &custody).await {
-        tracing::error!(%error, "the authority plane did not close");
+        tracing::error!(space = %space, %error, "the authority plane did not close");
     }
 }
 

@@ -30,6 +30,7 @@ use crate::{
     capability::Capability,
     composition::{Composition, CompositionError},
     handle::{AuthService, HandleParts},
+    host::lane::{Barred, Threshold},
     hosted::HostedContext,
     http::{
         doors::Doors,
@@ -121,9 +122,18 @@ pub enum StartError {
     /// The bundle could not be encoded.
     #[error("the discovery bundle could not be encoded: {0}")]
     Bundle(serde_json::Error),
+    /// The host of a manifest wanted it no more before anything of it had answered.
+    #[error("the manifest does not name it so any more; nothing of it has answered")]
+    Unwanted,
     /// The start's task failed.
     #[error("the start did not run to its end: {0}")]
     Interrupted(tokio::task::JoinError),
+}
+
+impl From<Barred> for StartError {
+    fn from(Barred: Barred) -> Self {
+        Self::Unwanted
+    }
 }
 
 /// Everything that a context starts from.
@@ -148,6 +158,8 @@ pub(crate) struct ContextInputs {
     pub expected_server_ids: Option<Vec<String>>,
     /// Standard error when absent.
     pub callout_log: Option<CalloutLog>,
+    /// Crossed right before the callout starts, which is the first that answers.
+    pub threshold: Threshold,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
 }
@@ -164,7 +176,7 @@ struct Opened {
 
 impl Opened {
     /// Closes in the contract's order: public listener, loopback listener, callout connection, plane.
-    async fn unwind(self) {
+    async fn unwind(self, space: &Space) {
         for listener in [self.public, self.loopback].into_iter().flatten() {
             listener.stop().await;
         }
@@ -174,12 +186,12 @@ impl Opened {
         if let Some(connection) = self.connection
             && let Err(error) = connection.close().await
         {
-            tracing::warn!(%error, "unwinding: the callout connection did not close");
+            tracing::warn!(%space, %error, "unwinding: the callout connection did not close");
         }
         if let Some(plane) = self.plane
             && let Err(error) = plane.close().await
         {
-            tracing::warn!(%error, "unwinding: the plane did not close");
+            tracing::warn!(%space, %error, "unwinding: the plane did not close");
         }
     }
 }
@@ -192,13 +204,13 @@ pub(crate) async fn start(inputs: ContextInputs) -> Result<AuthService, StartErr
 
 async fn start_whole(inputs: ContextInputs) -> Result<AuthService, StartError> {
     let custody = Custody::new();
-    let mut opened = Opened::default();
+    let (mut opened, space) = (Opened::default(), inputs.space.clone());
     match open(inputs, &custody, &mut opened).await {
         Ok(service) => Ok(service),
         Err(error) => {
-            opened.unwind().await;
+            opened.unwind(&space).await;
             if let Err(error) = custody.close_remaining().await {
-                tracing::warn!(%error, "unwinding: a connection did not close");
+                tracing::warn!(%space, %error, "unwinding: a connection did not close");
             }
             Err(error)
         }
@@ -279,6 +291,7 @@ async fn open(
         let stderr = LineWriter::stderr();
         (Arc::new(|line: &str| stderr.line(line)) as CalloutLog, Some(stderr))
     };
+    inputs.threshold.cross()?;
     let callout = Callout::start(
         connection.clone(),
         CalloutParts {

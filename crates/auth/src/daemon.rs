@@ -14,7 +14,7 @@ use futures::{StreamExt as _, stream};
 use crate::{
     composition::{Composition, CompositionRequest},
     handle::End,
-    host::{Host, full::FullLanes, manifest::parse_auth_host_manifest, watch::Reread},
+    host::{Host, full::FullLanes, lane::Threshold, manifest::parse_auth_host_manifest, watch::Reread},
     lines::LineWriter,
     public_face::PublicFace,
     replica::{run_replica, run_replicas},
@@ -190,6 +190,7 @@ async fn serve(
                 composition,
                 callout_limits: flags.callout_limits,
                 hold,
+                callout_log: Arc::new(|line| LineWriter::stderr().line(line)),
                 announce: Arc::clone(&options.announce),
             };
             let host = Host {
@@ -222,7 +223,7 @@ async fn serve_one(
             () = shutdown.as_mut() => return Ok(()),
         }
     }
-    let starting = taken.start(flags, composition, &options.root, store);
+    let starting = taken.start(flags, composition, &options.root, store, Threshold::default());
     tokio::pin!(starting);
     let service = tokio::select! {
         started = starting.as_mut() => started?,

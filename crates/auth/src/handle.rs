@@ -227,6 +227,11 @@ impl AuthService {
         self.inner.close().await
     }
 
+    /// Whether a close has come so far that nothing is taken in any more.
+    pub(crate) fn takes_nothing_in(&self) -> bool {
+        self.inner.intake_stopped.initialized()
+    }
+
     /// The same as [`Self::close`].
     pub async fn drain(&self) -> Result<(), CloseError> {
         self.close().await
@@ -368,6 +373,7 @@ mod tests {
                 native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
                 expected_server_ids: None,
                 callout_log: Some(Arc::new(move |line| lines.lock().push(line.to_owned()))),
+                threshold: crate::host::lane::Threshold::default(),
                 clock: Arc::clone(&self.clock) as _,
                 entropy: Arc::new(SystemEntropy),
             }

@@ -20,6 +20,7 @@ use crate::{
     composition::CompositionRequest,
     context::{self, CalloutLog, ContextInputs, NATIVE_ISSUANCE_PRUNE, StartError},
     handle::AuthService,
+    host::lane::Threshold,
     platform::PlatformControl,
     public_face::PublicFaceRequest,
 };
@@ -232,6 +233,7 @@ impl AuthServiceInputs {
             native_issuance_prune: self.native_issuance_prune,
             expected_server_ids: self.expected_server_ids,
             callout_log: self.callout_log,
+            threshold: Threshold::default(),
             clock: self.clock,
             entropy: self.entropy,
         })

@@ -34,6 +34,10 @@ mod served;
 pub mod sessions;
 mod user_tokens;
 
+// The houses of the crate's outer tests also stand in a few of the inner ones, and name the crate as the outer ones do.
+#[cfg(test)]
+extern crate self as cotal_auth;
+
 /// The book's chapter on embedding: its snippets are compiled with the documentation's tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/src/embedding.md")]

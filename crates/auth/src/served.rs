@@ -2,6 +2,7 @@
 //! says ready (contract 05 §14). The single service is one of these; a full host has one for each lane.
 
 use std::{
+    io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
@@ -24,6 +25,7 @@ use crate::{
     context::{self, CalloutLog, ContextInputs, NATIVE_ISSUANCE_PRUNE},
     daemon::DaemonError,
     handle::{AuthService, CloseError, End},
+    host::lane::Threshold,
     public_face::PublicFace,
 };
 
@@ -60,6 +62,7 @@ impl TakenDir {
         composition: Composition,
         root: &Root,
         store: Arc<dyn SecretStore>,
+        threshold: Threshold,
     ) -> Result<Served, DaemonError> {
         let servers = flags.servers.clone();
         let service = context::start(ContextInputs {
@@ -78,6 +81,7 @@ impl TakenDir {
             native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
             expected_server_ids: None,
             callout_log: flags.callout_log,
+            threshold,
             clock: Arc::new(SystemClock),
             entropy: Arc::new(SystemEntropy),
         })
@@ -146,6 +150,11 @@ impl Served {
         self.service.ended().await
     }
 
+    /// Whether a close has come so far that nothing is taken in any more.
+    pub(crate) fn takes_nothing_in(&self) -> bool {
+        self.service.takes_nothing_in()
+    }
+
     /// Says ready no more, then closes everything and gives the directory back. One that failed may be tried again.
     pub(crate) async fn close(&self) -> Result<(), CloseError> {
         let removed = self.held.lock().as_mut().map_or(Ok(()), Held::withdraw);
@@ -167,14 +176,22 @@ impl Served {
 const LOCK_FILE: &str = "auth-service.lock";
 
 fn the_only_one(state_dir: &Path, space: &Space) -> Result<OwnedFd, DaemonError> {
-    let lock = file::open_lock(&state_dir.join(LOCK_FILE))
-        .map_err(|error| DaemonError(format!("the lock of space {space} cannot be opened: {error}")))?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
-        Err(Errno::WOULDBLOCK) => Err(DaemonError(format!(
+    match try_lock(&state_dir.join(LOCK_FILE)) {
+        Ok(Some(lock)) => Ok(lock),
+        Ok(None) => Err(DaemonError(format!(
             "an auth service of space {space} already runs from this directory; see `cotal status`, or stop it first"
         ))),
         Err(error) => Err(DaemonError(format!("the lock of space {space} cannot be taken: {error}"))),
+    }
+}
+
+/// Takes a lock file, which is made when it is not there (0600, no symlink followed). `None` when another has it.
+pub(crate) fn try_lock(path: &Path) -> io::Result<Option<OwnedFd>> {
+    let lock = file::open_lock(path)?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(lock)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

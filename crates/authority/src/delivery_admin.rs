@@ -62,7 +62,7 @@ impl DeliveryAdmin {
     /// The same, where an answer that is not to be had is as good as one that does not know.
     pub async fn principal_liveness(&self, principal: &Principal) -> Verdict {
         self.try_principal_liveness(principal).await.unwrap_or_else(|error| {
-            tracing::warn!(%principal, %error, "principal oracle: unknown");
+            tracing::warn!(space = %self.connector.space(), %principal, %error, "principal oracle: unknown");
             Verdict::Unknown
         })
     }

@@ -196,7 +196,10 @@ pub async fn resume_owed(deps: &BarrierDeps, patience: Duration) -> Result<BootR
     }
     drop(resumes);
     for (op, refusal) in &outcome.failed {
-        tracing::warn!(%op, %refusal, "auth-plane: an operation of an earlier run is still owed; its alias stays frozen");
+        tracing::warn!(
+            space = %deps.stores.space(), %op, %refusal,
+            "auth-plane: an operation of an earlier run is still owed; its alias stays frozen"
+        );
     }
     Ok(outcome)
 }

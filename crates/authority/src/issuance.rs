@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use cotal_broker::kv::{LeaderRead, WriteOutcome};
-use cotal_wire::{Clock, EpError, Revision, UnixSecs, names};
+use cotal_wire::{Clock, EpError, Revision, Space, UnixSecs, names};
 use futures::future::try_join_all;
 use parking_lot::Mutex;
 
@@ -67,6 +67,11 @@ impl IssuanceLog {
     /// nothing is remembered of them here.
     pub fn recording(stores: AuthorityStores, clock: Arc<dyn Clock>) -> Self {
         Self { prunes: false, ..Self::new(stores, clock) }
+    }
+
+    /// The space of its stores.
+    pub(crate) fn space(&self) -> &Space {
+        self.stores.space()
     }
 
     /// Create-only. An existing row, or a marker of one, is `conflict`; an ambiguous write is `unavailable`.

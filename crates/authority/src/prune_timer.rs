@@ -51,13 +51,16 @@ pub(crate) async fn prune_on_timer(
             _ => Instant::now(),
         };
         if may_run_again(&refusal, connected, since.elapsed()) {
-            tracing::warn!(%refusal, "auth-plane: the native-issuance cleanup got no answer and is run again");
+            tracing::warn!(
+                space = %issuance.space(), %refusal,
+                "auth-plane: the native-issuance cleanup got no answer and is run again"
+            );
             (pause, silence) = (PAUSE, Some((connected, since)));
             continue;
         }
         let reason = prune_failure(&refusal);
         if fence.trip(&reason) {
-            tracing::error!("auth-plane: {reason}");
+            tracing::error!(space = %issuance.space(), "auth-plane: {reason}");
         }
         return;
     }

@@ -46,9 +46,9 @@ pub fn watch_scanners(
         if death.while_closing {
             return;
         }
-        tracing::error!("auth-plane: {}", death.copy);
+        tracing::error!(space = %hold.space(), "auth-plane: {}", death.copy);
         if let Err(refusal) = sibling.close().await {
-            tracing::warn!(%refusal, "auth-plane: closing the scanner that was left");
+            tracing::warn!(space = %hold.space(), %refusal, "auth-plane: closing the scanner that was left");
         }
     })
 }

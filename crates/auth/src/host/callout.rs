@@ -10,7 +10,7 @@ use cotal_wire::Space;
 use cotal_workspace::{root::Root, secret_store::SecretStore};
 
 use super::{
-    lane::{Lane, LaneRefusal, OpenLane},
+    lane::{Lane, LaneRefusal, OpenLane, Threshold},
     lanes::prefix,
     manifest::CalloutHostEntry,
 };
@@ -37,7 +37,11 @@ impl OpenLane for ReplicaLanes {
         &entry.space
     }
 
-    async fn open(&self, entry: &CalloutHostEntry) -> Result<Box<dyn Lane>, LaneRefusal> {
+    async fn open(
+        &self,
+        entry: &CalloutHostEntry,
+        threshold: &Threshold,
+    ) -> Result<Box<dyn Lane>, LaneRefusal> {
         // The entry says what the store would: nothing needs to be dialled.
         if entry.service_endpoints {
             return Err(LaneRefusal::of(StartError::ServiceEndpoints));
@@ -52,6 +56,7 @@ impl OpenLane for ReplicaLanes {
             callout_limits: self.callout_limits,
             expected_server_ids: None,
             callout_log: Some(Arc::new(move |line| stderr.line(&format!("{at} {line}")))),
+            threshold: threshold.clone(),
             clock: Arc::new(SystemClock),
             entropy: Arc::new(SystemEntropy),
         })
@@ -72,5 +77,9 @@ impl Lane for CalloutReplica {
 
     async fn close(&self) -> Result<(), CloseError> {
         Self::close(self).await
+    }
+
+    fn takes_nothing_in(&self) -> bool {
+        Self::takes_nothing_in(self)
     }
 }

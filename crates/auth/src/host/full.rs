@@ -9,15 +9,15 @@ use cotal_wire::Space;
 use cotal_workspace::{root::Root, secret_store::SecretStore};
 
 use super::{
-    lane::{Lane, LaneRefusal, OpenLane},
+    lane::{Lane, LaneRefusal, OpenLane, Threshold},
     lanes::prefix,
     manifest::AuthHostEntry,
 };
 use crate::{
     composition::Composition,
+    context::CalloutLog,
     daemon::DaemonError,
     handle::CloseError,
-    lines::LineWriter,
     served::{Served, ServiceFlags, TakenDir, failure},
 };
 
@@ -29,6 +29,8 @@ pub(crate) struct FullLanes {
     pub(crate) composition: Composition,
     pub(crate) callout_limits: CalloutLimits,
     pub(crate) hold: Option<Duration>,
+    /// Where the callout lines of every lane go.
+    pub(crate) callout_log: CalloutLog,
     pub(crate) announce: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -40,7 +42,9 @@ impl OpenLane for FullLanes {
         &entry.space
     }
 
-    async fn open(&self, entry: &AuthHostEntry) -> Result<Box<dyn Lane>, LaneRefusal> {
+    /// The context crosses the threshold right before its callout starts. What has crossed says ready too: it is an open
+    /// lane, which the host then closes.
+    async fn open(&self, entry: &AuthHostEntry, threshold: &Threshold) -> Result<Box<dyn Lane>, LaneRefusal> {
         let refuse = |error: DaemonError| LaneRefusal(error.0);
         if entry.service_endpoints {
             return Err(LaneRefusal(
@@ -53,19 +57,18 @@ impl OpenLane for FullLanes {
         if let Some(hold) = self.hold {
             tokio::time::sleep(hold).await;
         }
-        let stderr = LineWriter::stderr();
-        let lines = at.clone();
+        let (log, lines) = (Arc::clone(&self.callout_log), at.clone());
         let flags = ServiceFlags {
             space: entry.space.clone(),
             servers: self.servers.clone(),
             port: 0,
             public_face: entry.public_face.clone(),
             callout_limits: self.callout_limits,
-            callout_log: Some(Arc::new(move |line| stderr.line(&format!("{lines} {line}")))),
+            callout_log: Some(Arc::new(move |line| log(&format!("{lines} {line}")))),
         };
 
         let served = taken
-            .start(flags, self.composition, &self.root, Arc::clone(&self.store))
+            .start(flags, self.composition, &self.root, Arc::clone(&self.store), threshold.clone())
             .await
             .map_err(refuse)?;
         match served.announce() {
@@ -91,4 +94,11 @@ impl Lane for Served {
     async fn close(&self) -> Result<(), CloseError> {
         Self::close(self).await
     }
+
+    fn takes_nothing_in(&self) -> bool {
+        Self::takes_nothing_in(self)
+    }
 }
+
+#[cfg(test)]
+mod tests;

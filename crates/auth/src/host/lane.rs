@@ -1,7 +1,10 @@
 //! The seam between the host's loop and what it serves in a space: a full service, or a callout replica.
 
+use std::sync::{Arc, OnceLock};
+
 use async_trait::async_trait;
 use cotal_wire::Space;
+use tokio_util::sync::CancellationToken;
 
 use crate::handle::CloseError;
 
@@ -17,6 +20,51 @@ impl LaneRefusal {
     }
 }
 
+/// What an opening steps over before anything of it answers, unless the host has barred it first: the space has left, or
+/// its entry has changed. Whichever of the two comes first stands, so an opening that is barred never answers, and one
+/// that has crossed is waited for and closed. Clones are one threshold.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Threshold {
+    first: Arc<OnceLock<First>>,
+    asked: CancellationToken,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum First {
+    Crossed,
+    Barred,
+}
+
+/// The threshold was barred: what is open of the opening is to be closed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Barred;
+
+impl Threshold {
+    /// Called right before the first thing starts that answers.
+    pub(crate) fn cross(&self) -> Result<(), Barred> {
+        match self.first.get_or_init(|| First::Crossed) {
+            First::Crossed => Ok(()),
+            First::Barred => Err(Barred),
+        }
+    }
+
+    /// Nothing of the opening is to answer, if nothing does yet.
+    pub(crate) fn bar(&self) {
+        self.first.get_or_init(|| First::Barred);
+        self.asked.cancel();
+    }
+
+    /// Whether the bar came first.
+    pub(crate) fn is_barred(&self) -> bool {
+        self.first.get() == Some(&First::Barred)
+    }
+
+    /// Resolves when the host has asked for the bar, whoever came first. Cancel safe.
+    pub(crate) async fn asked(&self) {
+        self.asked.cancelled().await;
+    }
+}
+
 /// An open lane: one space, served. The host closes each lane that it was given, also one that ended by itself.
 #[async_trait]
 pub(crate) trait Lane: Send + Sync {
@@ -25,6 +73,9 @@ pub(crate) trait Lane: Send + Sync {
 
     /// Closes everything that the lane holds. One that failed may be tried again.
     async fn close(&self) -> Result<(), CloseError>;
+
+    /// Whether it takes nothing in any more: no connect, no request. A close comes to that first, also one that then fails.
+    fn takes_nothing_in(&self) -> bool;
 }
 
 /// Opens the lanes of one kind of host.
@@ -37,6 +88,7 @@ pub(crate) trait OpenLane: Send + Sync + 'static {
     fn space<'e>(&self, entry: &'e Self::Entry) -> &'e Space;
 
     /// Opens a lane. It may take as long as it takes, and runs to its end: the host never starts a second one beside
-    /// it, and closes the lane that comes of it when the space has left meanwhile. A refusal leaves nothing open.
-    async fn open(&self, entry: &Self::Entry) -> Result<Box<dyn Lane>, LaneRefusal>;
+    /// it, and closes the lane that comes of it when the space has left meanwhile. Before anything of it answers it
+    /// crosses the threshold, and refuses when it cannot. A refusal leaves nothing open.
+    async fn open(&self, entry: &Self::Entry, threshold: &Threshold) -> Result<Box<dyn Lane>, LaneRefusal>;
 }

@@ -12,9 +12,8 @@ use tokio::{
     task::AbortHandle,
     time::Instant,
 };
-use tokio_util::sync::CancellationToken;
 
-use super::lane::{Lane, LaneRefusal, OpenLane};
+use super::lane::{Lane, LaneRefusal, OpenLane, Threshold};
 use crate::handle::CloseError;
 
 /// How long a host waits for one lane before it goes on without it (contract 10 §6.1).
@@ -51,13 +50,13 @@ enum Phase<E> {
     /// The lane failed, and is left alone until then.
     Resting { failed: E, until: Instant },
     /// It is being opened, or waits for its turn.
-    Opening { entry: E, turn: CancellationToken, late: bool },
+    Opening { entry: E, threshold: Threshold, late: bool },
     /// It serves, unless it has ended by itself.
     Open { entry: E, number: u64, lane: Arc<dyn Lane>, watch: AbortHandle, ended: bool },
     /// It is being closed.
     Closing { entry: E, ended: bool },
-    /// A close of it failed, and is tried again then.
-    Unclosed { entry: E, lane: Arc<dyn Lane>, ended: bool, until: Instant },
+    /// A close of it failed, and is tried again then. `idle` when it takes nothing in any more all the same.
+    Unclosed { entry: E, lane: Arc<dyn Lane>, ended: bool, idle: bool, until: Instant },
 }
 
 /// What to do with a space now.
@@ -65,8 +64,8 @@ enum Phase<E> {
 enum Step {
     Wait,
     Open,
-    /// It waits for its turn and is no longer wanted so: it need not begin.
-    GiveUpTurn,
+    /// It is being opened and is no longer wanted so: it need not begin, and nothing of it is to answer.
+    Bar,
     Close,
     Forget,
 }
@@ -82,7 +81,7 @@ fn next_step<E: Eq>(wanted: Option<&E>, phase: &Phase<E>, now: Instant) -> Step 
             Some(entry) if entry != failed || *until <= now => Step::Open,
             Some(_) => Step::Wait,
         },
-        Phase::Opening { entry, .. } if wanted != Some(entry) => Step::GiveUpTurn,
+        Phase::Opening { entry, .. } if wanted != Some(entry) => Step::Bar,
         Phase::Open { entry, ended, .. } if *ended || wanted != Some(entry) => Step::Close,
         Phase::Unclosed { until, .. } if *until <= now => Step::Close,
         Phase::Opening { .. } | Phase::Open { .. } | Phase::Closing { .. } | Phase::Unclosed { .. } => {
@@ -102,7 +101,11 @@ enum Event {
     /// The lane of this number ended by itself.
     Ended(u64, String),
     Closed,
-    NotClosed(Arc<dyn Lane>, CloseError),
+    NotClosed {
+        lane: Arc<dyn Lane>,
+        idle: bool,
+        error: CloseError,
+    },
 }
 
 /// How the lanes are, as the ready line has it.
@@ -164,12 +167,17 @@ impl<O: OpenLane> Lanes<O> {
         }
     }
 
-    /// Whether no lane is left of an entry that is wanted no more. Until then a removed space might still mint.
+    /// Whether no lane that answers, or may come to answer, is left of an entry that is wanted no more. Until then a removed
+    /// space might still mint.
+    ///
+    /// Decision D10 waits for each such lane to have closed. Of two this waits for less, because nobody may be kept waiting
+    /// for a broker that hangs (contract 10 §6.3): an opening that was barred will answer nothing, and a lane whose close
+    /// failed after it had stopped its intake holds no more than a claim, which a broker without the space's account will
+    /// never take back. A close that did not come as far as that is waited for.
     pub(super) fn hold_nothing_else(&self) -> bool {
         self.slots.values().all(|slot| match &slot.phase {
-            // One that had ended by itself counts as none: its close has stopped whatever it still took in. What is left
-            // is a claim that a broker without the space's account will never take back, and nobody must wait for that.
-            Phase::Shut | Phase::Resting { .. } | Phase::Unclosed { ended: true, .. } => true,
+            Phase::Shut | Phase::Resting { .. } | Phase::Unclosed { idle: true, .. } => true,
+            Phase::Opening { threshold, .. } if threshold.is_barred() => true,
             Phase::Opening { entry, .. }
             | Phase::Open { entry, .. }
             | Phase::Closing { entry, .. }
@@ -236,9 +244,10 @@ impl<O: OpenLane> Lanes<O> {
             match step {
                 Step::Wait => {}
                 Step::Open => self.open(&space),
-                Step::GiveUpTurn => {
-                    if let Some(Slot { phase: Phase::Opening { turn, .. }, .. }) = self.slots.get(&space) {
-                        turn.cancel();
+                Step::Bar => {
+                    if let Some(Slot { phase: Phase::Opening { threshold, .. }, .. }) = self.slots.get(&space)
+                    {
+                        threshold.bar();
                     }
                 }
                 Step::Close => self.close(&space),
@@ -276,9 +285,10 @@ impl<O: OpenLane> Lanes<O> {
     fn open(&mut self, space: &Space) {
         let Some(slot) = self.slots.get_mut(space) else { return };
         let Some(entry) = slot.wanted.clone() else { return };
-        let turn = CancellationToken::new();
-        slot.phase = Phase::Opening { entry: entry.clone(), turn: turn.clone(), late: false };
-        let opening = Opening { opener: Arc::clone(&self.opener), entry, room: Arc::clone(&self.room), turn };
+        let threshold = Threshold::default();
+        slot.phase = Phase::Opening { entry: entry.clone(), threshold: threshold.clone(), late: false };
+        let (opener, room) = (Arc::clone(&self.opener), Arc::clone(&self.room));
+        let opening = Opening { opener, entry, room, threshold };
         let (space, teller) = (space.clone(), self.teller.clone());
         tokio::spawn(async move {
             let late = || drop(teller.send((space.clone(), Event::Late)));
@@ -308,11 +318,12 @@ impl<O: OpenLane> Lanes<O> {
             let closed = tokio::spawn(async move { closing.close().await }).await;
             let event = match closed {
                 Ok(Ok(())) => Event::Closed,
-                Ok(Err(error)) => Event::NotClosed(lane, error),
-                Err(error) => Event::NotClosed(
-                    lane,
-                    CloseError(vec![EpError::internal(format!("the close did not run to its end: {error}"))]),
-                ),
+                Ok(Err(error)) => Event::NotClosed { idle: lane.takes_nothing_in(), lane, error },
+                // How far it came, nobody knows.
+                Err(error) => {
+                    let error = format!("the close did not run to its end: {error}");
+                    Event::NotClosed { lane, idle: false, error: CloseError(vec![EpError::internal(error)]) }
+                }
             };
             let _ = teller.send((space, event));
         });
@@ -339,6 +350,10 @@ impl<O: OpenLane> Lanes<O> {
                 slot.phase = Phase::Open { entry: entry.clone(), number, lane, watch, ended: false };
                 slot.told = None;
             }
+            // Barred, it was to come to nothing; whether it is wanted again is seen afresh.
+            (Event::Refused(_), Phase::Opening { threshold, .. }) if threshold.is_barred() => {
+                slot.phase = Phase::Shut;
+            }
             (Event::Refused(refusal), Phase::Opening { entry, .. }) => {
                 slot.phase = Phase::Resting { failed: entry.clone(), until: retry };
                 slot.tell(&at, &format!("did not open: {refusal}"));
@@ -356,14 +371,15 @@ impl<O: OpenLane> Lanes<O> {
                     if *ended { Phase::Resting { failed: entry.clone(), until: retry } } else { Phase::Shut };
                 tracing::info!("{at} closed");
             }
-            (Event::NotClosed(lane, error), Phase::Closing { entry, ended }) => {
+            (Event::NotClosed { lane, idle, error }, Phase::Closing { entry, ended }) => {
                 if self.stopping {
                     // It is let go of: the process ends, and the next one takes over what it held.
                     self.unclosed.push(format!("{at} {error}"));
                     self.slots.remove(&space);
                     return;
                 }
-                slot.phase = Phase::Unclosed { entry: entry.clone(), lane, ended: *ended, until: retry };
+                slot.phase =
+                    Phase::Unclosed { entry: entry.clone(), lane, ended: *ended, idle, until: retry };
                 slot.tell(&at, &error.to_string());
             }
             // The end of a lane that is being closed anyway.
@@ -390,19 +406,19 @@ struct Opening<O: OpenLane> {
     opener: Arc<O>,
     entry: O::Entry,
     room: Arc<Semaphore>,
-    turn: CancellationToken,
+    threshold: Threshold,
 }
 
 impl<O: OpenLane> Opening<O> {
     async fn run(self, late: impl Fn()) -> Event {
-        let Self { opener, entry, room, turn } = self;
+        let Self { opener, entry, room, threshold } = self;
         let place = tokio::select! {
             biased;
-            () = turn.cancelled() => return Event::Unbegun,
+            () = threshold.asked() => return Event::Unbegun,
             place = room.acquire_owned() => place,
         };
         // A task of its own, so that a lane that panics is a lane that failed.
-        let opening = tokio::spawn(async move { opener.open(&entry).await });
+        let opening = tokio::spawn(async move { opener.open(&entry, &threshold).await });
         tokio::pin!(opening);
         let in_time = tokio::time::timeout(OPEN_PATIENCE, opening.as_mut()).await;
         let settled = if let Ok(settled) = in_time {
@@ -440,304 +456,4 @@ fn watch_end(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashMap;
-
-    use async_trait::async_trait;
-    use parking_lot::Mutex;
-    use tokio::sync::{Notify, watch};
-
-    use super::*;
-
-    /// A space and the version of what its entry says.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    struct Entry(Space, u32);
-
-    /// What the lanes of a space do, and what was done to them.
-    #[derive(Default)]
-    struct Behaviour {
-        hangs: watch::Sender<bool>,
-        refuses: watch::Sender<bool>,
-        panics: watch::Sender<bool>,
-        does_not_close: watch::Sender<bool>,
-        ends: Notify,
-        begun: watch::Sender<u32>,
-        open: watch::Sender<u32>,
-    }
-
-    #[derive(Clone, Default)]
-    struct House(Arc<Mutex<HashMap<String, Arc<Behaviour>>>>);
-
-    impl House {
-        fn of(&self, space: &str) -> Arc<Behaviour> {
-            Arc::clone(self.0.lock().entry(space.to_owned()).or_default())
-        }
-
-        fn is_open(&self, space: &str) -> bool {
-            let open = *self.of(space).open.borrow();
-            assert!(open <= 1, "two lanes of {space} are open");
-            open == 1
-        }
-
-        fn begun(&self, space: &str) -> u32 {
-            *self.of(space).begun.borrow()
-        }
-    }
-
-    struct FakeLane(Arc<Behaviour>);
-
-    #[async_trait]
-    impl Lane for FakeLane {
-        async fn ended(&self) -> String {
-            self.0.ends.notified().await;
-            "it was told to".to_owned()
-        }
-
-        async fn close(&self) -> Result<(), CloseError> {
-            if *self.0.does_not_close.borrow() {
-                return Err(CloseError(vec![EpError::internal("it does not close")]));
-            }
-            self.0.open.send_modify(|open| *open -= 1);
-            Ok(())
-        }
-    }
-
-    #[async_trait]
-    impl OpenLane for House {
-        type Entry = Entry;
-
-        fn space<'e>(&self, entry: &'e Entry) -> &'e Space {
-            &entry.0
-        }
-
-        async fn open(&self, entry: &Entry) -> Result<Box<dyn Lane>, LaneRefusal> {
-            let behaviour = self.of(entry.0.as_str());
-            behaviour.begun.send_modify(|begun| *begun += 1);
-            let _ = behaviour.hangs.subscribe().wait_for(|hangs| !hangs).await;
-            assert!(!*behaviour.panics.borrow(), "it was told to panic");
-            if *behaviour.refuses.borrow() {
-                return Err(LaneRefusal::of("it was told to refuse"));
-            }
-            behaviour.open.send_modify(|open| *open += 1);
-            Ok(Box::new(FakeLane(behaviour)))
-        }
-    }
-
-    fn entries(named: &[(&str, u32)]) -> Vec<Entry> {
-        named.iter().map(|(space, version)| Entry(Space::parse(space).unwrap(), *version)).collect()
-    }
-
-    /// Lets everything happen that happens by itself, and `pass` of time after it.
-    async fn run(lanes: &mut Lanes<House>, pass: Duration) {
-        let until = Instant::now() + pass;
-        loop {
-            lanes.act();
-            tokio::select! {
-                biased;
-                () = lanes.next() => {}
-                () = tokio::time::sleep_until(until) => return,
-            }
-        }
-    }
-
-    const MOMENT: Duration = Duration::from_millis(1);
-
-    async fn opened(named: &[(&str, u32)], prepare: impl FnOnce(&House)) -> (House, Lanes<House>) {
-        let house = House::default();
-        prepare(&house);
-        let mut lanes = Lanes::new(house.clone());
-        lanes.want(entries(named));
-        run(&mut lanes, MOMENT).await;
-        (house, lanes)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_lane_that_fails_is_tried_again_every_five_seconds_and_stops_no_other() {
-        let (house, mut lanes) = opened(&[("a", 1), ("b", 1), ("c", 1)], |house| {
-            house.of("b").refuses.send_replace(true);
-            house.of("c").panics.send_replace(true);
-        })
-        .await;
-        assert!(lanes.are_settled() && lanes.hold_nothing_else());
-        assert_eq!(lanes.standing().to_string(), "1 of 3 spaces answer; retried every 5 s: \"b\", \"c\"");
-        run(&mut lanes, RETRY_AFTER * 3).await;
-        assert_eq!((house.begun("a"), house.begun("b"), house.begun("c")), (1, 4, 4));
-        house.of("b").refuses.send_replace(false);
-        house.of("c").panics.send_replace(false);
-        run(&mut lanes, RETRY_AFTER).await;
-        assert_eq!(lanes.standing().to_string(), "3 of 3 spaces answer");
-        assert_eq!(lanes.stop().await, [""; 0]);
-        assert!(["a", "b", "c"].iter().all(|space| !house.is_open(space)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_lane_that_hangs_is_named_after_thirty_seconds_not_started_again_and_taken_when_it_opens() {
-        let (house, mut lanes) = opened(&[("a", 1), ("b", 1)], |house| {
-            house.of("b").hangs.send_replace(true);
-        })
-        .await;
-        assert!(!lanes.are_settled() && house.is_open("a"));
-        assert!(lanes.hold_nothing_else(), "a hung start of one space delays no acknowledgment");
-        run(&mut lanes, OPEN_PATIENCE).await;
-        assert!(lanes.are_settled());
-        assert_eq!(lanes.standing().to_string(), "1 of 2 spaces answer; still opening: \"b\"");
-        run(&mut lanes, OPEN_PATIENCE * 10).await;
-        assert_eq!(house.begun("b"), 1);
-        house.of("b").hangs.send_replace(false);
-        run(&mut lanes, MOMENT).await;
-        assert_eq!(lanes.standing().to_string(), "2 of 2 spaces answer");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_hung_start_whose_space_has_left_is_closed_when_it_settles_and_holds_the_acknowledgment_back() {
-        let (house, mut lanes) = opened(&[("a", 1), ("b", 1)], |house| {
-            house.of("b").hangs.send_replace(true);
-        })
-        .await;
-        lanes.want(entries(&[("a", 1)]));
-        run(&mut lanes, OPEN_PATIENCE * 2).await;
-        assert!(!lanes.hold_nothing_else(), "it may still open, and would answer");
-        house.of("b").hangs.send_replace(false);
-        run(&mut lanes, MOMENT).await;
-        assert!(lanes.hold_nothing_else() && !house.is_open("b") && house.is_open("a"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_changed_entry_closes_its_lane_and_opens_it_again_and_touches_no_other() {
-        let (house, mut lanes) = opened(&[("a", 1), ("b", 1)], |_| ()).await;
-        lanes.want(entries(&[("b", 2), ("a", 1)]));
-        assert!(!lanes.hold_nothing_else());
-        run(&mut lanes, MOMENT).await;
-        assert!(lanes.hold_nothing_else() && house.is_open("b"));
-        assert_eq!((house.begun("a"), house.begun("b")), (1, 2));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_start_of_an_entry_that_has_changed_meanwhile_is_closed_and_the_new_one_opens() {
-        let (house, mut lanes) = opened(&[("a", 1)], |house| {
-            house.of("a").hangs.send_replace(true);
-        })
-        .await;
-        lanes.want(entries(&[("a", 2)]));
-        run(&mut lanes, MOMENT).await;
-        assert_eq!(house.begun("a"), 1, "no second start beside the first");
-        house.of("a").hangs.send_replace(false);
-        run(&mut lanes, MOMENT).await;
-        assert!(house.is_open("a") && house.begun("a") == 2 && lanes.hold_nothing_else());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_changed_entry_of_a_lane_that_failed_is_tried_at_once() {
-        let (house, mut lanes) = opened(&[("a", 1)], |house| {
-            house.of("a").refuses.send_replace(true);
-        })
-        .await;
-        house.of("a").refuses.send_replace(false);
-        lanes.want(entries(&[("a", 2)]));
-        run(&mut lanes, MOMENT).await;
-        assert!(house.is_open("a"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_lane_that_ends_by_itself_is_closed_and_opened_again_alone() {
-        let (house, mut lanes) = opened(&[("a", 1), ("b", 1)], |_| ()).await;
-        house.of("b").ends.notify_one();
-        run(&mut lanes, MOMENT).await;
-        assert!(house.is_open("a") && !house.is_open("b"));
-        assert!(lanes.hold_nothing_else(), "the manifest still wants it");
-        run(&mut lanes, RETRY_AFTER).await;
-        assert!(house.is_open("b"));
-        assert_eq!((house.begun("a"), house.begun("b")), (1, 2));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_lane_that_does_not_close_is_closed_again_and_acknowledged_only_then() {
-        let (house, mut lanes) = opened(&[("a", 1), ("b", 1)], |house| {
-            house.of("b").does_not_close.send_replace(true);
-        })
-        .await;
-        lanes.want(entries(&[("a", 1)]));
-        run(&mut lanes, RETRY_AFTER * 2).await;
-        assert!(!lanes.hold_nothing_else());
-        house.of("b").does_not_close.send_replace(false);
-        run(&mut lanes, RETRY_AFTER).await;
-        assert!(lanes.hold_nothing_else() && !house.is_open("b") && house.is_open("a"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_lane_that_had_ended_and_does_not_close_holds_no_acknowledgment_back_and_no_second_one_opens() {
-        let (house, mut lanes) = opened(&[("a", 1), ("b", 1)], |house| {
-            house.of("b").does_not_close.send_replace(true);
-        })
-        .await;
-        house.of("b").ends.notify_one();
-        run(&mut lanes, RETRY_AFTER * 3).await;
-        assert_eq!(house.begun("b"), 1, "not beside what is not closed");
-        lanes.want(entries(&[("a", 1)]));
-        run(&mut lanes, MOMENT).await;
-        assert!(lanes.hold_nothing_else());
-        let unclosed = lanes.stop().await;
-        assert!(
-            unclosed.len() == 1 && unclosed[0].starts_with("[b] the context did not close"),
-            "{unclosed:?}"
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn hung_starts_make_room_for_the_others() {
-        let names: Vec<String> = (0..3 * OPENING_AT_ONCE).map(|n| format!("s{n:03}")).collect();
-        let named: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 1)).collect();
-        let hung = OPENING_AT_ONCE;
-        let (house, mut lanes) = opened(&named, |house| {
-            for name in &names[..hung] {
-                house.of(name).hangs.send_replace(true);
-            }
-        })
-        .await;
-        assert_eq!(lanes.standing().answering, 0, "they were first");
-        run(&mut lanes, OPEN_PATIENCE).await;
-        assert_eq!(lanes.standing().answering, names.len() - hung);
-        lanes.want(entries(&named[hung..]));
-        run(&mut lanes, MOMENT).await;
-        assert!(!lanes.hold_nothing_else() && house.begun(&names[0]) == 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_space_that_leaves_before_its_turn_is_never_started() {
-        let names: Vec<String> = (0..=OPENING_AT_ONCE).map(|n| format!("s{n:03}")).collect();
-        let named: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 1)).collect();
-        let (house, mut lanes) = opened(&named, |house| {
-            for name in &names[..OPENING_AT_ONCE] {
-                house.of(name).hangs.send_replace(true);
-            }
-        })
-        .await;
-        lanes.want(entries(&named[..OPENING_AT_ONCE]));
-        run(&mut lanes, MOMENT).await;
-        assert!(lanes.hold_nothing_else());
-        run(&mut lanes, OPEN_PATIENCE * 2).await;
-        assert_eq!(house.begun(&names[OPENING_AT_ONCE]), 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_stop_closes_all_waits_for_a_start_and_tells_what_did_not_close() {
-        let (house, lanes) = opened(&[("a", 1), ("b", 1), ("c", 1)], |house| {
-            house.of("b").does_not_close.send_replace(true);
-            house.of("c").hangs.send_replace(true);
-        })
-        .await;
-        let unclosed = lanes.stop().await;
-        assert_eq!(unclosed.len(), 2, "{unclosed:?}");
-        assert!(
-            unclosed[0].starts_with("[b] the context did not close")
-                && unclosed[1].starts_with("[c] its start did not end")
-        );
-        assert!(!house.is_open("a"));
-    }
-
-    #[test]
-    fn a_prefix_is_one_line_whatever_the_space_is_called() {
-        assert_eq!(prefix(&Space::parse("acme").unwrap()), "[acme]");
-        assert_eq!(prefix(&Space::parse("a\nb").unwrap()), "[a\\nb]");
-    }
-}
+mod tests;

@@ -21,7 +21,7 @@ use self::{
     lane::OpenLane,
     lanes::{Lanes, RETRY_AFTER},
     manifest::ManifestError,
-    watch::{Applied, Reading, Reread, Watched},
+    watch::{Applied, Reading, Reread, Sole, Watched},
 };
 use crate::daemon::DaemonError;
 
@@ -39,7 +39,7 @@ pub(crate) struct Host<E> {
 
 impl<E: Clone + Eq + Send + Sync + 'static> Host<E> {
     /// Serves what the manifest names until `shutdown` resolves, then closes every lane. Only a first manifest that
-    /// cannot be adopted ends it by itself: a lane that fails is retried, and the others serve.
+    /// cannot be adopted, or that another host follows, ends it by itself: a lane that fails is retried, and the others serve.
     pub(crate) async fn run<O: OpenLane<Entry = E>>(
         self,
         opener: O,
@@ -50,6 +50,7 @@ impl<E: Clone + Eq + Send + Sync + 'static> Host<E> {
         let mut watched = Watched::start(self.manifest.clone(), reread).await;
         let (text, entries) = self.read(watched.reading()).map_err(DaemonError)?;
         files::make_room(entries.len()).map_err(DaemonError)?;
+        let _sole = Sole::follower_of(&self.manifest).await.map_err(DaemonError)?;
         let mut adopted = Adopted::first(Applied::beside(&self.manifest), text).await?;
         let mut lanes = Lanes::new(opener);
         lanes.want(entries);

@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    os::unix::fs::MetadataExt as _,
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -13,8 +13,10 @@ use cotal_workspace::file;
 use futures::{StreamExt as _, stream::BoxStream};
 use tokio::{sync::watch, time::MissedTickBehavior};
 
+use crate::served::try_lock;
+
 /// How often the file is looked at. A look is one `lstat`, which unlike a notification also works where the file lies
-/// on a network or comes through a mount.
+/// on a network or comes through a mount. A symlink has no look of what it points to, and the read refuses one.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// After this long it is read whether it seems changed or not (decision D11).
 const BACKSTOP: Duration = Duration::from_secs(30);
@@ -133,29 +135,64 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 #[derive(Debug, Clone)]
 pub(super) struct Applied(PathBuf);
 
-/// What is appended to the manifest's name.
+/// What is appended to the manifest's name for it.
 const APPLIED_SUFFIX: &str = ".applied";
+/// And for the lock of the one host that follows the manifest.
+const LOCK_SUFFIX: &str = ".lock";
+
+fn beside(manifest: &Path, suffix: &str) -> PathBuf {
+    let mut name = manifest.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Held by the one host that follows a manifest: an acknowledgment says what one host did, and of two that write the same
+/// file neither would speak for the other. The kernel lets go of it when the process ends, however it ends.
+pub(super) struct Sole {
+    _lock: OwnedFd,
+}
+
+impl Sole {
+    pub(super) async fn follower_of(manifest: &Path) -> Result<Self, String> {
+        let path = beside(manifest, LOCK_SUFFIX);
+        let tried = path.clone();
+        let taken = blocking(move || try_lock(&tried)).await;
+        match taken.unwrap_or_else(|| Err(ended())) {
+            Ok(Some(lock)) => Ok(Self { _lock: lock }),
+            Ok(None) => Err(format!(
+                "another host already follows {}; give each host a copy of its own of the manifest, because \
+                 <manifest>{APPLIED_SUFFIX} can speak for one alone",
+                manifest.display()
+            )),
+            Err(error) => Err(format!(
+                "the manifest's lock {} cannot be taken: {error}; put the manifest into a directory that this user can \
+                 write to",
+                path.display()
+            )),
+        }
+    }
+}
 
 impl Applied {
     pub(super) fn beside(manifest: &Path) -> Self {
-        let mut name = manifest.as_os_str().to_owned();
-        name.push(APPLIED_SUFFIX);
-        Self(name.into())
+        Self(beside(manifest, APPLIED_SUFFIX))
     }
 
     /// Says that the lanes are as this text says.
     pub(super) async fn write(&self, text: Arc<str>) -> io::Result<()> {
         let path = self.0.clone();
-        blocking(move || file::write_atomic_readable(&path, text.as_bytes())).await.unwrap_or_else(ended)
+        blocking(move || file::write_atomic_readable(&path, text.as_bytes()))
+            .await
+            .unwrap_or_else(|| Err(ended()))
     }
 
     /// Says nothing any more.
     pub(super) async fn withdraw(&self) -> io::Result<()> {
         let path = self.0.clone();
-        blocking(move || file::remove_if_present(&path).map(drop)).await.unwrap_or_else(ended)
+        blocking(move || file::remove_if_present(&path).map(drop)).await.unwrap_or_else(|| Err(ended()))
     }
 }
 
-fn ended() -> io::Result<()> {
-    Err(io::Error::other("the runtime ended first"))
+fn ended() -> io::Error {
+    io::Error::other("the runtime ended first")
 }

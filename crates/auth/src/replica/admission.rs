@@ -36,7 +36,7 @@ pub async fn admits_service_endpoints(
     let stores = ReplicaStores::open(&connector).await.map_err(StartError::Stores)?;
     let admits = stores.admits_service_endpoints().await;
     if let Err(error) = stores.close().await {
-        tracing::warn!(%error, "the connection that read the service-endpoint admission did not close");
+        tracing::warn!(%space, %error, "the connection that read the service-endpoint admission did not close");
     }
     admits.map_err(StartError::Stores)
 }

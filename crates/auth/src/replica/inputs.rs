@@ -13,6 +13,7 @@ use cotal_workspace::secret_store::SecretStore;
 
 use crate::{
     context::{CalloutLog, StartError},
+    host::lane::Threshold,
     hosted::{HostedContext, check_store},
 };
 
@@ -44,6 +45,8 @@ pub(crate) struct ReplicaInputs {
     pub expected_server_ids: Option<Vec<String>>,
     /// Standard error when absent.
     pub callout_log: Option<CalloutLog>,
+    /// Crossed right before the callout starts.
+    pub threshold: Threshold,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
 }
@@ -127,6 +130,7 @@ impl CalloutReplicaInputs {
             callout_limits: self.callout_limits,
             expected_server_ids: self.expected_server_ids,
             callout_log: self.callout_log,
+            threshold: Threshold::default(),
             clock: self.clock,
             entropy: self.entropy,
         })

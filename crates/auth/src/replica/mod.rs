@@ -104,6 +104,11 @@ impl CalloutReplica {
         }
     }
 
+    /// Whether it takes no connect any more.
+    pub(crate) fn takes_nothing_in(&self) -> bool {
+        self.inner.callout.ended().now_or_never().is_some()
+    }
+
     /// Closes: takes no connect any more, answers those in progress, and ends every connection. Callers join one close
     /// after the other; one that failed may be tried again, and none stops when its caller does.
     pub async fn close(&self) -> Result<(), CloseError> {
@@ -177,12 +182,12 @@ pub(crate) async fn start(inputs: ReplicaInputs) -> Result<CalloutReplica, Start
 }
 
 async fn start_whole(inputs: ReplicaInputs) -> Result<CalloutReplica, StartError> {
-    let custody = Custody::new();
+    let (custody, space) = (Custody::new(), inputs.space.clone());
     let started = open(inputs, &custody).await;
     if started.is_err()
         && let Err(error) = custody.close_remaining().await
     {
-        tracing::warn!(%error, "unwinding: a connection did not close");
+        tracing::warn!(%space, %error, "unwinding: a connection did not close");
     }
     started
 }
@@ -215,6 +220,7 @@ async fn open(inputs: ReplicaInputs, custody: &Custody) -> Result<CalloutReplica
         let stderr = LineWriter::stderr();
         (Arc::new(|line: &str| stderr.line(line)) as CalloutLog, Some(stderr))
     };
+    inputs.threshold.cross()?;
     let callout = Callout::start(
         connection.clone(),
         CalloutParts {

@@ -14,7 +14,9 @@ use crate::{
         AuthServiceArgs, AuthServiceRuntimeOptions, DaemonError, choose_store, read_callout_limits,
         read_server, read_space, refuse_beside_spaces,
     },
-    host::{Host, callout::ReplicaLanes, manifest::parse_callout_host_manifest, watch::Reread},
+    host::{
+        Host, callout::ReplicaLanes, lane::Threshold, manifest::parse_callout_host_manifest, watch::Reread,
+    },
 };
 
 /// Flags that parsed.
@@ -43,6 +45,7 @@ pub(crate) async fn run_replica(
         callout_limits,
         expected_server_ids: None,
         callout_log: None,
+        threshold: Threshold::default(),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
     });

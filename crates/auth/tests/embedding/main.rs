@@ -13,7 +13,6 @@ mod host;
 mod parts;
 mod plane;
 #[path = "../stage/mod.rs"]
-#[allow(dead_code, reason = "shared with the end-to-end tests, which use the rest")]
 mod stage;
 
 use std::sync::Arc;

@@ -62,7 +62,7 @@ impl House {
         Self { idp, spaces, http: http_client(Duration::from_secs(60)).unwrap() }
     }
 
-    fn manifest(&self) -> PathBuf {
+    pub(crate) fn manifest(&self) -> PathBuf {
         self.spaces.scratch().join("spaces.json")
     }
 

@@ -1,4 +1,5 @@
-//! A wire between a client and its broker that writes down what each CONNECT presents, and cuts whom a test names.
+//! A wire between a client and its broker that writes down what each CONNECT presents, and cuts or holds whom a test names.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -24,6 +25,7 @@ pub(crate) struct Tap {
     port: u16,
     presented: Arc<Mutex<Vec<Presented>>>,
     cut: watch::Sender<BTreeSet<String>>,
+    held: watch::Sender<BTreeSet<String>>,
     live: Arc<watch::Sender<usize>>,
     accepting: JoinHandle<()>,
 }
@@ -35,12 +37,13 @@ impl Tap {
         let port = listener.local_addr().unwrap().port();
         let presented: Arc<Mutex<Vec<Presented>>> = Arc::default();
         let (cut, cutting) = watch::channel(BTreeSet::new());
+        let (held, holding) = watch::channel(BTreeSet::new());
         let (seen, live) = (Arc::clone(&presented), Arc::new(watch::Sender::new(0)));
         let counted = Arc::clone(&live);
         let accepting = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 counted.send_modify(|live| *live += 1);
-                let carrying = carry(near, broker, Arc::clone(&seen), cutting.clone());
+                let carrying = carry(near, broker, Arc::clone(&seen), cutting.clone(), holding.clone());
                 let counted = Arc::clone(&counted);
                 tokio::spawn(async move {
                     carrying.await;
@@ -48,7 +51,7 @@ impl Tap {
                 });
             }
         });
-        Self { port, presented, cut, live, accepting }
+        Self { port, presented, cut, held, live, accepting }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -60,9 +63,17 @@ impl Tap {
         std::mem::take(&mut self.presented.lock())
     }
 
-    /// Cuts nobody any more.
+    /// Cuts and holds nobody any more.
     pub(crate) fn heal(&self) {
         self.cut.send_modify(BTreeSet::clear);
+        self.held.send_modify(BTreeSet::clear);
+    }
+
+    /// Keeps back what the connection of this name sends, as a broker that hangs would leave it unread.
+    pub(crate) fn hold(&self, name: &str) {
+        self.held.send_modify(|held| {
+            held.insert(name.to_owned());
+        });
     }
 
     /// Resolves when every connection has ended.
@@ -89,6 +100,7 @@ async fn carry(
     broker: u16,
     presented: Arc<Mutex<Vec<Presented>>>,
     mut cut: watch::Receiver<BTreeSet<String>>,
+    mut held: watch::Receiver<BTreeSet<String>>,
 ) {
     let Ok(far) = TcpStream::connect(("127.0.0.1", broker)).await else { return };
     let ((near_read, mut near_write), (mut far_read, mut far_write)) = (near.into_split(), far.into_split());
@@ -109,7 +121,16 @@ async fn carry(
             _ = cut.wait_for(|cut| cut.contains(&name)) => Ok(0),
             copied = async {
                 far_write.write_all(first.as_bytes()).await?;
-                copy(&mut near_read, &mut far_write).await
+                loop {
+                    let sent = near_read.fill_buf().await?;
+                    if sent.is_empty() {
+                        return Ok::<u64, std::io::Error>(0);
+                    }
+                    let _ = held.wait_for(|held| !held.contains(&name)).await;
+                    far_write.write_all(sent).await?;
+                    let length = sent.len();
+                    near_read.consume(length);
+                }
             } => copied,
         }
     };

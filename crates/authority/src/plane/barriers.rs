@@ -138,6 +138,7 @@ impl Barriers {
         let all = async { while tasks.join_next().await.is_some() {} };
         if timeout(CLOSE_PATIENCE, all).await.is_err() {
             tracing::warn!(
+                space = %self.deps.stores.space(),
                 "auth-plane: {} barriers were cut off by the close; the next open ends them",
                 tasks.len()
             );
@@ -228,11 +229,14 @@ pub(super) async fn end_what_is_owed(
                 Ok(()) => {
                     ended = true;
                     barriers.settle(&of.op);
-                    tracing::info!(op = %of.op, principal = %of.principal, "auth-plane: an owed operation has ended");
+                    tracing::info!(
+                        space = %barriers.deps.stores.space(), op = %of.op, principal = %of.principal,
+                        "auth-plane: an owed operation has ended"
+                    );
                 }
                 Err(refusal) if refusal.code == EpCode::Unavailable => {
                     tracing::warn!(
-                        op = %of.op, principal = %of.principal, %refusal,
+                        space = %barriers.deps.stores.space(), op = %of.op, principal = %of.principal, %refusal,
                         "auth-plane: an operation is still owed; its alias stays frozen, and it is run again"
                     );
                 }
@@ -241,7 +245,7 @@ pub(super) async fn end_what_is_owed(
                 Err(refusal) => {
                     barriers.settle(&of.op);
                     tracing::error!(
-                        op = %of.op, principal = %of.principal, %refusal,
+                        space = %barriers.deps.stores.space(), op = %of.op, principal = %of.principal, %refusal,
                         "auth-plane: an owed operation cannot end like this; it is tried again at the next open"
                     );
                 }

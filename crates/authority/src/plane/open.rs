@@ -11,7 +11,7 @@ use std::{
 
 use cotal_broker::{Connection, Connector, Lifetime};
 use cotal_wire::{
-    EndpointName, Entropy, EpError, InfraRole,
+    EndpointName, Entropy, EpError, InfraRole, Space,
     grants::{endpoint_serve, infra},
 };
 use futures::{FutureExt, future::BoxFuture};
@@ -53,11 +53,11 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 const BOOT_PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) async fn open(inputs: PlaneInputs) -> Result<Arc<Plane>, EpError> {
-    let mut unwind = Unwind::default();
+    let (mut unwind, space) = (Unwind::default(), inputs.connector.space().clone());
     match open_steps(inputs, &mut unwind).await {
         Ok(plane) => Ok(plane),
         Err(refusal) => {
-            unwind.run().await;
+            unwind.run(&space).await;
             Err(refusal)
         }
     }
@@ -289,7 +289,7 @@ impl Claimant<'_> {
             if !told {
                 told = true;
                 tracing::warn!(
-                    %refusal,
+                    space = %self.stores.space(), %refusal,
                     "auth-plane: asking for {} s whether the earlier auth service is gone",
                     patience.as_secs()
                 );
@@ -314,10 +314,10 @@ impl Unwind {
     }
 
     /// Runs every closer, last opened first. Their failures are logged: the caller must hear why the open failed.
-    async fn run(self) {
+    async fn run(self, space: &Space) {
         for closer in self.0.into_iter().rev() {
             if let Err(refusal) = closer.await {
-                tracing::warn!(%refusal, "auth-plane: unwinding a failed open");
+                tracing::warn!(%space, %refusal, "auth-plane: unwinding a failed open");
             }
         }
     }

@@ -96,7 +96,10 @@ async fn read(auth: &Bucket) -> Result<Found, EpError> {
         LeaderRead::Value(entry) => match PlaneClaim::parse(&entry.value) {
             Ok(row) => Found::Row { row, revision: entry.revision },
             Err(garbled) => {
-                tracing::error!(refusal = %garbled, revision = entry.revision.0, "auth-plane: the claim row");
+                tracing::error!(
+                    bucket = auth.name(), refusal = %garbled, revision = entry.revision.0,
+                    "auth-plane: the claim row"
+                );
                 Found::Corrupt
             }
         },
