@@ -92,7 +92,7 @@ impl OpenAuthAuthorityPlaneOptions {
         self
     }
 
-    /// How long an open asks again when nobody can say whether the plane before it is gone; default 20 s. The delivery
+    /// How long an open asks again when nobody can say whether the plane before it is gone; default 45 s. The delivery
     /// daemon of the space says so, and may start a little later.
     #[must_use]
     pub fn claim_patience(mut self, patience: Duration) -> Self {

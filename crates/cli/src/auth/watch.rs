@@ -47,7 +47,7 @@ pub struct WatchArgs {
     /// Another log: of every space in it.
     #[arg(long, value_name = "LOG")]
     pub file: Option<PathBuf>,
-    /// How many connects of the log come first.
+    /// How many connects of the log come first; of the last 1 MiB of it at the most.
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub last: usize,
     /// How to print: with --json one document a connect.
