@@ -56,7 +56,9 @@ impl Outcome {
 /// What every line begins with.
 const PREFIX: &str = "auth callout: ";
 /// A host of many spaces puts `[<space>] ` before that (contract 08 §5).
-const LANE: (char, &str) = ('[', "] ");
+const LANE: char = '[';
+/// What ends the name of the lane.
+const LANE_THEN_PREFIX: &str = "] auth callout: ";
 const INFO: &str = "info";
 const WARN: &str = "warn";
 
@@ -199,9 +201,12 @@ pub struct Answered {
 impl Said {
     /// Reads a line; `None` when it is not the callout's.
     pub fn parse(line: &str) -> Option<Self> {
-        let line =
-            line.strip_prefix(LANE.0).and_then(|line| line.split_once(LANE.1)).map_or(line, |(_, line)| line);
-        let mut fields = Fields(line.strip_prefix(PREFIX)?);
+        let rest = match line.strip_prefix(LANE) {
+            // The name may hold the bracket itself: what ends it is the bracket that the line follows.
+            Some(lane) => lane.split_once(LANE_THEN_PREFIX)?.1,
+            None => line.strip_prefix(PREFIX)?,
+        };
+        let mut fields = Fields(rest);
         let warns = match fields.take("level")?.as_str() {
             WARN => true,
             INFO => false,
@@ -448,7 +453,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_line_is_one_line_and_reads_back_as_what_was_printed(
-            space in "\\PC{1,20}|[ -~\\n\\t]{1,20}",
+            space in "\\PC{1,20}|[ -~\\n\\t]{1,20}|[a\\[\\] ]{1,12}",
             outcome in any_outcome(),
             (cid, total, slow) in any::<(u64, u32, u32)>(),
             spent in any::<[u32; 5]>(),
@@ -473,6 +478,7 @@ mod tests {
             };
             let printed = line.to_string();
             prop_assert!(printed.bytes().all(|b| (0x20..=0x7e).contains(&b)));
+            prop_assert_eq!(Said::parse(&format!("[{space}] {printed}")), Said::parse(&printed));
             let outcome = match outcome {
                 Outcome::Denied { reason } => Outcome::Denied { reason: fold(&reason) },
                 outcome => outcome,
