@@ -261,7 +261,8 @@ async fn explain_names_the_check_that_refuses_and_its_command_mends_it() {
     assert!(walk.mend().contains("--scope 'admin'"), "{}", walk.mend());
     person.refuses("view", &["--view", "service-endpoint"]);
     person.refuses("view", &["--view", "nonsense"]);
-    person.refuses("manager-selection", &["--view", "manager-caller"]);
+    let walk = person.refuses("manager-selection", &["--view", "manager-caller"]);
+    assert_eq!(walk.verdict("bearer"), "not-reached", "{}", walk.document);
 
     // A row that cannot be read.
     fs::write(person.row_file(), "{\"ver\":1").unwrap();
@@ -277,6 +278,7 @@ async fn explain_names_the_check_that_refuses_and_its_command_mends_it() {
     fs::write(&file, row).unwrap();
     let walk = person.mended("issuance-gate", &[]);
     assert!(walk.check("issuance-gate")["says"].as_str().unwrap().contains("burned"), "{}", walk.document);
+    assert_eq!(walk.verdict("bearer"), "not-reached", "{}", walk.document);
 
     // A gate that a takeover holds.
     let (auth, records) = person.buckets().await;
@@ -291,6 +293,7 @@ async fn explain_names_the_check_that_refuses_and_its_command_mends_it() {
     assert!(refused.is_some(), "the exchange refuses it too");
     let walk = person.mended("issuance-gate", &[]);
     assert!(walk.check("issuance-gate")["says"].as_str().unwrap().contains("takeover"), "{}", walk.document);
+    assert_eq!(walk.verdict("bearer"), "not-reached", "{}", walk.document);
 
     // A root credential that was revoked under its head.
     person.bearer().await;
@@ -302,7 +305,7 @@ async fn explain_names_the_check_that_refuses_and_its_command_mends_it() {
     let revoked = CredentialRow::parse(&key, &at.value).unwrap().revoke();
     written(&auth.put_pinned(&key, revoked.to_bytes().into(), at.revision).await);
     let walk = person.mended("root-credential", &[]);
-    assert_eq!(walk.verdict("lifecycle-head"), "ok");
+    assert_eq!((walk.verdict("lifecycle-head"), walk.verdict("bearer")), ("ok", "not-reached"));
 
     // A service that is down hides nothing of the rest.
     person.kill("auth-service");

@@ -25,11 +25,14 @@ impl Walk<'_> {
         granted: Option<Granted>,
         view: Result<Option<View>, NoBearer>,
         root: Option<RootForeseen>,
+        selects: bool,
         signs: bool,
         reader: Option<&ConnectReader>,
     ) {
         let bearer = granted.as_ref().zip(view.ok());
-        match bearer.as_ref().filter(|_| signs) {
+        // The exchange asks for the manager and the root before it signs (contract 05 §4).
+        let signed = selects && signs && root.is_some();
+        match bearer.as_ref().filter(|_| signed) {
             Some((Granted { agent, .. }, view)) => {
                 let cap = if *agent { AGENT_BEARER_TTL_SECS } else { View::ttl_cap_secs(*view) };
                 self.ok(CheckName::Bearer, format!("the exchange's own, which lives {cap} s at the most"));

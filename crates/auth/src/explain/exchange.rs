@@ -304,14 +304,25 @@ impl Walk<'_> {
         }
     }
 
-    pub(super) async fn manager(&mut self, owner: Option<&DerivedOwner>) {
+    /// Whether an exchange would go on: no manager is asked for, or one answers.
+    pub(super) async fn manager(&mut self, owner: Option<&DerivedOwner>) -> bool {
         if self.inputs.view.as_deref() != Some(View::ManagerCaller.as_str()) {
-            return self.ok(CheckName::ManagerSelection, "not asked: the view is not manager-caller");
+            self.ok(CheckName::ManagerSelection, "not asked: the view is not manager-caller");
+            return true;
         }
-        let Some(owner) = owner else { return self.not_reached(CheckName::ManagerSelection, NO_OWNER) };
+        let Some(owner) = owner else {
+            self.not_reached(CheckName::ManagerSelection, NO_OWNER);
+            return false;
+        };
         match NoManagers.select(owner, None).await {
-            Ok(instance) => self.ok(CheckName::ManagerSelection, format!("instance {instance}")),
-            Err(refusal) => self.refused(CheckName::ManagerSelection, refusal.to_string(), None),
+            Ok(instance) => {
+                self.ok(CheckName::ManagerSelection, format!("instance {instance}"));
+                true
+            }
+            Err(refusal) => {
+                self.refused(CheckName::ManagerSelection, refusal.to_string(), None);
+                false
+            }
         }
     }
 

@@ -80,12 +80,12 @@ impl Walk<'_> {
         let granted = self.row(keys, owner.as_ref(), told).await;
         self.exchange_limits();
         let view = self.view(granted.as_ref());
-        self.manager(owner.as_ref()).await;
+        let selects = self.manager(owner.as_ref()).await;
         self.session();
         let reader = self.stores(connector.as_ref()).await;
         let root = self.root(reader.as_deref(), granted.as_ref()).await;
         let signs = self.issuer(keys);
-        self.connect(granted, view, root, signs, reader.as_deref()).await;
+        self.connect(granted, view, root, selects, signs, reader.as_deref()).await;
         if let Some(reader) = reader
             && let Err(error) = reader.close().await
         {
