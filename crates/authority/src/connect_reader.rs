@@ -30,7 +30,11 @@ use tokio::{
 };
 
 use crate::{
-    credential::read_row, fence::Fence, foresight::Foresight, head::read_head, stores::AuthorityStores,
+    credential::read_row,
+    fence::Fence,
+    foresight::Foresight,
+    head::read_head,
+    stores::{AuthorityStores, OUTAGE},
 };
 
 /// First pause before a proof that got no answer is tried again; it doubles up to [`PROOF_PAUSE_MAX`].
@@ -40,8 +44,6 @@ const PROOF_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long connects wait for a proof, from the cut and again from the new session on; all together well within the
 /// time that a connect has. Past it the reader is not between two sessions but in an outage.
 const GAP: Duration = Duration::from_secs(1);
-/// How long whoever ends with its stores waits for a proof; see [`ConnectReader::lost`].
-const OUTAGE: Duration = Duration::from_secs(5);
 /// How much sooner than the writer's the reader's credential expires, in seconds: the two are opened together, and
 /// must not be cut together ever after.
 const SOONER_SECS: u64 = 7;
@@ -218,9 +220,10 @@ impl ConnectReader {
             if self.standing()? != Standing::Proved(nth) {
                 continue;
             }
-            let row = row?;
+            let row = row.inspect_err(|error| self.stores.doubt_after(error))?;
             if check_row(row.as_ref().map(|(row, _)| row), &principal, uid, id, self.clock.now_millis())? {
-                check_head(head?.as_ref().map(|at| &at.head), id)?;
+                let head = head.inspect_err(|error| self.stores.doubt_after(error))?;
+                check_head(head.as_ref().map(|at| &at.head), id)?;
             }
             return Ok(());
         }
@@ -239,9 +242,19 @@ impl ConnectReader {
     }
 
     /// Resolves when this reader no longer answers, with why: its connection has ended, the stores failed a proof, or
-    /// none was made for 5 s. For whoever ends with its stores, over a connector that
+    /// none was made for 5 s. The proof is made after a reconnect, and once more when a store refused a connect by not
+    /// answering or by not being there. For whoever ends with its stores, over a connector that
     /// [ends with the broker](Connector::ending_with_the_broker).
     pub async fn lost(&self) -> String {
+        tokio::select! {
+            biased;
+            why = self.proof_lost() => why,
+            why = self.stores.lost() => why,
+        }
+    }
+
+    /// What the supervisor's proofs and the connection say of that.
+    async fn proof_lost(&self) -> String {
         let (mut state, mut proof) = (self.state.clone(), self.proof.clone());
         let label = self.connection.label();
         loop {

@@ -87,7 +87,11 @@ impl IssuanceLog {
             WriteOutcome::Lost => {
                 return Err(EpError::conflict("issuance row: one exists for this user key; connect again"));
             }
-            WriteOutcome::Ambiguous(why) => return Err(ambiguous("issuance row", &why)),
+            WriteOutcome::Ambiguous(why) => {
+                let error = ambiguous("issuance row", &why);
+                self.stores.doubt_after(&error);
+                return Err(error);
+            }
             WriteOutcome::Refused(why) => return Err(unsent("issuance row", &why)),
         };
         if self.prunes {

@@ -51,9 +51,14 @@ impl ReplicaStores {
         IssuanceLog::recording(self.stores.clone(), clock)
     }
 
-    /// Resolves when the connection has ended, with why.
+    /// Resolves, with why, when the connection has ended, or when a row could not be recorded and the stores then failed
+    /// their proof or gave none for 5 s.
     pub async fn lost(&self) -> String {
-        self.connection.ended().await;
+        tokio::select! {
+            biased;
+            () = self.connection.ended() => {}
+            why = self.stores.lost() => return why,
+        }
         match self.connection.failure() {
             Some(failure) => failure.message.clone(),
             None => format!("{}: the connection was closed", self.connection.label()),

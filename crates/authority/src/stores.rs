@@ -1,15 +1,22 @@
 //! Both authority stores, sealed: a value of this type means that their shape was proved (contract 07 §1).
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use cotal_broker::{Connection, kv::Bucket, provision, shape};
-use cotal_wire::{EpError, LifecycleUid, Names, Space};
-use tokio::sync::{Mutex, MutexGuard};
+use cotal_wire::{EpCode, EpError, LifecycleUid, Names, Space};
+use tokio::{
+    sync::{Mutex, MutexGuard, Notify},
+    time::{Instant, sleep, timeout_at},
+};
 
 use crate::store::Store;
 
 /// How many incarnations may be minting at once in one process; see [`AuthorityStores::mint_turn`].
 const MINT_TURNS: usize = 64;
+/// How long whoever ends with its stores waits for a proof.
+pub(crate) const OUTAGE: Duration = Duration::from_secs(5);
+/// Pause between two tries of a proof that is in doubt.
+const PROOF_PAUSE: Duration = Duration::from_millis(200);
 
 /// The proved stores of one space over one connection. Clones share them.
 #[derive(Clone)]
@@ -23,6 +30,8 @@ struct Inner {
     records: Store,
     auth: Store,
     mint_turns: [Mutex<()>; MINT_TURNS],
+    /// Told of an answer that stores which are what they were do not give.
+    doubt: Notify,
 }
 
 impl AuthorityStores {
@@ -43,6 +52,7 @@ impl AuthorityStores {
                 auth: records.beside(Bucket::new(connection, &names.auth_bucket())),
                 records,
                 mint_turns: std::array::from_fn(|_| Mutex::new(())),
+                doubt: Notify::new(),
             }),
         };
         stores.prove().await?;
@@ -55,6 +65,41 @@ impl AuthorityStores {
         let Inner { connection, records, auth, .. } = &*self.inner;
         shape::prove_authority_store(connection, records.bucket().name(), false).await?;
         shape::prove_authority_store(connection, auth.bucket().name(), true).await
+    }
+
+    /// Puts the proof in doubt when a store did not answer, or was not found: for [`Self::lost`]. What a store answered of
+    /// its rows, a marker or a garbled one included, says nothing about its shape.
+    pub(crate) fn doubt_after(&self, error: &EpError) {
+        if matches!(error.code, EpCode::Unavailable | EpCode::NotFound) {
+            self.inner.doubt.notify_one();
+        }
+    }
+
+    /// Proves the stores again each time they are in doubt, and resolves, with why, when they fail that or give no
+    /// proof for [`OUTAGE`]. It asks nothing while nobody doubts.
+    pub(crate) async fn lost(&self) -> String {
+        let label = self.inner.connection.label();
+        loop {
+            self.inner.doubt.notified().await;
+            let until = Instant::now() + OUTAGE;
+            loop {
+                match timeout_at(until, self.prove()).await {
+                    Ok(Ok(())) => break,
+                    Ok(Err(refusal)) if refusal.code != EpCode::Unavailable => {
+                        tracing::error!(space = %self.space(), %refusal, "the authority stores failed their proof");
+                        return format!(
+                            "{label}: the authority stores failed their proof; the log names the check"
+                        );
+                    }
+                    Ok(Err(_)) if Instant::now() < until => sleep(PROOF_PAUSE).await,
+                    Ok(Err(_)) | Err(_) => {
+                        return format!(
+                            "{label}: the authority stores gave no proof after a connect that they refused"
+                        );
+                    }
+                }
+            }
+        }
     }
 
     /// The space.

@@ -20,10 +20,9 @@ use cotal_testkit::{
 };
 use cotal_trust::{
     idp::http_client,
-    mint::{CredentialKind, mint_system_user},
     system::{SystemClock, SystemEntropy},
 };
-use cotal_wire::{Actor, Clock, LifecycleUid, Permissions, Rules};
+use cotal_wire::{Actor, LifecycleUid, Permissions, Rules};
 use cotal_workspace::material::Discovery;
 
 const COTAL: &str = env!("CARGO_BIN_EXE_cotal");
@@ -155,10 +154,13 @@ async fn connects_go_on_through_a_replica_while_the_full_service_is_killed_and_c
 async fn a_replica_fails_with_its_broker_and_with_a_store_that_is_no_longer_what_it_was() -> Result<()> {
     let mut space = TestSpace::start("replicas", "http://127.0.0.1:9/api/auth").await;
     let (seat, server) = (Seat::of(&space, COTAL), space.server.url());
-    {
-        let (mut full, _) = seat.ready_auth_service(&server).await?;
+    let _delivery = space.start_delivery(COTAL).await?;
+    let bearer = {
+        let (mut full, discovery) = seat.ready_auth_service(&server).await?;
+        let bearer = bearers(&space, &discovery).await?.swap_remove(0);
         ensure!(full.terminate(DAEMON_WITHIN).await?.success(), "{}", full.said());
-    }
+        bearer
+    };
 
     let mut replica = ready_replica(&seat, &server).await?;
     space.server.kill();
@@ -172,40 +174,20 @@ async fn a_replica_fails_with_its_broker_and_with_a_store_that_is_no_longer_what
 
     space.server.start_again().await;
     let mut replica = ready_replica(&seat, &server).await?;
+    let connect = async |nonce: &str| {
+        let sentinel = &space.material.callout.sentinel_creds;
+        RawClient::connect(&server, Some(sentinel), Some(&bearer), Some(nonce)).await.1
+    };
+    ensure!(connect("replica-before").await == ConnectOutcome::Connected);
     delete_auth_store(&space).await?;
-    // The reader proves the stores on each new session of its connection.
-    kick(&space, "cotal:auth-reader:replicas").await?;
+    // The store does not answer for this one, and so is proved again.
+    ensure!(matches!(connect("replica-without").await, ConnectOutcome::Refused(_)));
     let status = replica.end(DAEMON_WITHIN).await?;
     ensure!(status.code() == Some(1), "{status}: {}", replica.said());
     ensure!(replica.said().contains("the authority stores failed their proof"), "{}", replica.said());
     let mut again = seat.callout_replica(&server)?;
     let status = again.end(DAEMON_WITHIN).await?;
     ensure!(status.code() == Some(1) && again.said().contains("is not provisioned"), "{}", again.said());
-    Ok(())
-}
-
-/// Has the broker cut the connection of this name.
-async fn kick(space: &TestSpace, name: &str) -> Result<()> {
-    let everything = || {
-        let all = || Rules { allow: vec![">".into()], deny: vec![] };
-        Permissions { publish: all(), subscribe: all() }
-    };
-    let kind = CredentialKind::ConnectionEvictor;
-    let user =
-        mint_system_user(&space.trust, kind, |_| everything(), &SystemEntropy, SystemClock.now_secs())?;
-    let (client, outcome) = RawClient::connect(&space.server.url(), Some(&user.creds), None, None).await;
-    let mut client = client.with_context(|| format!("{outcome:?}"))?;
-    client.try_subscribe("answers", None).await.map_err(anyhow::Error::msg)?;
-    client.publish("$SYS.REQ.SERVER.PING.CONNZ", Some("answers"), b"").await?;
-    let answer = client.next_message().await.context("no CONNZ")?;
-    let answer: serde_json::Value = serde_json::from_slice(&answer.payload)?;
-    let connections = answer["data"]["connections"].as_array().context("no connections")?;
-    let found = connections.iter().find(|connection| connection["name"] == name);
-    let cid = found.with_context(|| format!("{name} is not connected"))?["cid"].clone();
-    let server = answer["server"]["id"].as_str().context("no server id")?;
-    let body = serde_json::json!({ "cid": cid }).to_string();
-    client.publish(&format!("$SYS.REQ.SERVER.{server}.KICK"), Some("answers"), body.as_bytes()).await?;
-    client.next_message().await.context("the kick was not answered")?;
     Ok(())
 }
 
