@@ -15,7 +15,7 @@ use axum::{
     Json, Router,
     body::Bytes,
     extract::{ConnectInfo, Path, State},
-    http::{HeaderMap, Method, StatusCode, header},
+    http::{HeaderMap, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
     routing::{any, get},
 };
@@ -121,21 +121,25 @@ async fn health(State(host): State<Arc<Host>>) -> Json<BTreeMap<String, bool>> {
     Json(host.services.iter().map(|(space, service)| (space.clone(), is_ready(service))).collect())
 }
 
-/// Hands a request on as it is. What the face decides by goes with it: the origin, the content type, and who asked.
+/// Hands a request on as it is. What the face decides by goes with it: the query, the origin, the content type, and who
+/// asked; and what a client obeys comes back: how long to wait, and what not to keep.
+#[expect(clippy::too_many_arguments, reason = "each is one part of the request")]
 async fn forward(
     State(host): State<Arc<Host>>,
     Path((space, route)): Path<(String, String)>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     method: Method,
+    uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
     let Some(face) = host.services.get(&space).and_then(AuthService::public_url) else {
         return StatusCode::NOT_FOUND.into_response();
     };
+    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let mut request = host
         .http
-        .request(method, format!("{face}/{route}"))
+        .request(method, format!("{face}/{route}{query}"))
         .header("x-forwarded-for", peer.ip().to_string())
         .body(body);
     for name in [header::CONTENT_TYPE, header::ORIGIN] {
@@ -146,13 +150,15 @@ async fn forward(
     let Ok(answer) = request.send().await else {
         return StatusCode::BAD_GATEWAY.into_response();
     };
-    let (status, kind) = (answer.status(), answer.headers().get(header::CONTENT_TYPE).cloned());
+    let (status, told) = (answer.status(), answer.headers().clone());
     let Ok(body) = answer.bytes().await else {
         return StatusCode::BAD_GATEWAY.into_response();
     };
     let mut response = (status, body).into_response();
-    if let Some(kind) = kind {
-        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    for name in [header::CONTENT_TYPE, header::CACHE_CONTROL, header::RETRY_AFTER] {
+        if let Some(value) = told.get(&name) {
+            response.headers_mut().insert(name, value.clone());
+        }
     }
     response
 }
@@ -182,13 +188,18 @@ impl Host {
     ) -> Result<(), Box<dyn Error>> {
         let app = router(Arc::clone(&self)).into_make_service_with_connect_info::<SocketAddr>();
         axum::serve(listener, app).with_graceful_shutdown(shutdown).await?;
+        let mut failures = Vec::new();
         for (space, service) in &self.services {
-            service.close().await?;
+            // One that does not close keeps no other from closing.
+            if let Err(error) = service.close().await {
+                failures.push(format!("space {space} did not close: {error}"));
+                continue;
+            }
             // The proof that nothing was left behind: every connection that the context ever opened has ended.
             let inventory = service.closed().await;
             println!("space {space} is closed, and each of its {} connections has ended", inventory.len());
         }
-        Ok(())
+        if failures.is_empty() { Ok(()) } else { Err(failures.join("; ").into()) }
     }
 }
 

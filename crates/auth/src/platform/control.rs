@@ -52,17 +52,21 @@ impl PlatformControlDoor {
     /// Activates one exact managed lifecycle: `/managed-lifecycle/activate` without its route (contract 05 §7.3).
     ///
     /// On success the head is active at this uid and its gate open. The failure says whether anything was begun. It runs
-    /// to its end when its caller does not wait.
+    /// to its end when its caller does not wait, and a close of the context waits for it.
     pub async fn activate_managed_lifecycle(
         &self,
         owner: &DerivedOwner,
         actor: &Actor,
         uid: &LifecycleUid,
     ) -> Result<(), ActivationFailure> {
-        self.service.check_ready().map_err(|error| ActivationFailure { error, began: false })?;
+        let entered = self.service.enter().map_err(|error| ActivationFailure { error, began: false })?;
         let plane = std::sync::Arc::clone(&self.service.parts().plane);
         let (principal, uid) = (Principal::new(owner, actor.clone()), uid.clone());
-        let activating = tokio::spawn(async move { plane.activate_managed(&principal, &uid).await });
+        let activating = tokio::spawn(async move {
+            // Held to the end: a close waits for it.
+            let _entered = entered;
+            plane.activate_managed(&principal, &uid).await
+        });
         activating.await.unwrap_or_else(|_| {
             let error = EpError::internal("the activation did not run to its end");
             Err(ActivationFailure { error, began: true })

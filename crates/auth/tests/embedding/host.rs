@@ -1,6 +1,6 @@
 //! The platform's doors, and the incarnations of the host (contract 05 §15.3, §18).
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use cotal_auth::{
@@ -8,7 +8,9 @@ use cotal_auth::{
     ObserveAssignment, PlatformAssignment, PlatformControl, PlatformHost, Readiness, Space, SystemEntropy,
     start_auth_service,
 };
+use cotal_testkit::proxy::{Net, Proxy};
 use cotal_wire::canonical::VOID_CLOSURE_DIGEST;
+use futures::FutureExt as _;
 use serde_json::{Value, json};
 
 use crate::stage::{AT_LAST, Stage};
@@ -127,19 +129,54 @@ async fn a_wait_for_a_fence_ends_with_the_context_and_takes_no_epoch_that_there_
     assert_eq!(host.register_host_incarnation(&instance).await.unwrap_err().code, EpCode::Unavailable);
 }
 
+/// The broker cannot be reached from before `begun` is called until a close has begun; what it asks once is dropped.
+async fn closed_over<T>(stage: &Stage, platform: PlatformControl, begun: impl AsyncFnOnce(AuthService) -> T) {
+    let proxy = Proxy::start(stage.space.server.port()).await.unwrap();
+    let inputs = stage.inputs_dialling(&proxy.url()).platform_control(platform);
+    let service = start_auth_service(inputs).await.unwrap();
+    proxy.set(Net::Stalled);
+    assert!(begun(service.clone()).now_or_never().is_none(), "it ended without a broker");
+    let closing = tokio::spawn({
+        let service = service.clone();
+        async move { service.close().await }
+    });
+    while service.readiness() != Readiness::Draining {
+        tokio::task::yield_now().await;
+    }
+    proxy.set(Net::Up);
+    closing.await.unwrap().unwrap();
+    assert!(service.closed().await.iter().all(|owned| owned.ended));
+}
+
 #[tokio::test]
 async fn a_registration_whose_caller_went_away_ends_before_the_context_does() {
     let stage = Stage::start().await;
-    let service = started(&stage, with_host()).await;
-    let (host, instance) = (door(&service), InstanceId::mint(&SystemEntropy));
-    // Dropped on its way: too soon to have ended, late enough to have been begun.
-    let hurried = tokio::time::timeout(Duration::from_millis(1), host.register_host_incarnation(&instance));
-    let _ = hurried.await;
-    service.close().await.unwrap();
-    assert!(service.closed().await.iter().all(|owned| owned.ended));
+    let instance = InstanceId::mint(&SystemEntropy);
+    closed_over(&stage, with_host(), async |service| {
+        door(&service).register_host_incarnation(&instance).await
+    })
+    .await;
     let service = started(&stage, with_host()).await;
     let next = door(&service).register_host_incarnation(&instance).await.unwrap();
-    assert!(next.process_epoch <= 1, "what was begun was ended, or never began");
+    assert_eq!(next.process_epoch, 1, "what was begun was ended");
+    service.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_activation_whose_caller_went_away_ends_before_the_context_does() {
+    let stage = Stage::start().await;
+    let (owner, actor) = (stage.owner_of("alice"), Actor::parse("worker").unwrap());
+    let [uid, other] = [(); 2].map(|()| LifecycleUid::mint(&SystemEntropy));
+    closed_over(&stage, platform(), async |service| {
+        let control = service.platform_control().unwrap();
+        control.activate_managed_lifecycle(&owner, &actor, &uid).await
+    })
+    .await;
+    let service = started(&stage, platform()).await;
+    let control = service.platform_control().unwrap();
+    let refusal = control.activate_managed_lifecycle(&owner, &actor, &other).await.unwrap_err();
+    assert_eq!(refusal.error.code, EpCode::AlreadyExists, "{}", refusal.error);
+    control.activate_managed_lifecycle(&owner, &actor, &uid).await.unwrap();
     service.close().await.unwrap();
 }
 
