@@ -1,6 +1,6 @@
 //! A second space on a root whose broker runs: it joins, and nobody who is connected notices.
 
-use std::{path::PathBuf, time::Duration};
+use std::{os::unix::fs::DirBuilderExt, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use cotal_testkit::{
@@ -156,6 +156,7 @@ async fn a_joining_that_is_cut_short_is_ended_by_the_next_up() -> Result<()> {
     }
     kill_process(Pid::from_child(&up), Signal::KILL)?;
     up.wait()?;
+    assert_eq!(house.config()?, before, "the kill came too late: the configuration was written");
     house.undisturbed().await?;
     house.up_two()?;
     house.undisturbed().await?;
@@ -170,6 +171,42 @@ async fn a_joining_that_is_cut_short_is_ended_by_the_next_up() -> Result<()> {
     let two = house.stage.space_named(TWO).await?;
     let bearer = person(&house.stage, &two, "bob").await?;
     assert_eq!(connect(&two, &bearer, "second-space-cut").await.1, ConnectOutcome::Connected);
+    Ok(())
+}
+
+/// What is made of a space in its order is made to stop at one piece: a directory stands where that piece goes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_space_that_is_half_made_stops_no_other_once_it_has_its_callout_account() -> Result<()> {
+    let mut house = House::new().await?;
+    let secrets = house.cotal().join("auth/space.74776f");
+    let half = |piece: &str| -> Result<PathBuf> {
+        let path = secrets.join(piece);
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+        house.refused(&["up", "--user-auth", "--dev-idp", "--space", TWO])?;
+        Ok(path)
+    };
+
+    // All but the last of its five pieces.
+    let last = half("service-keys.json")?;
+    assert!(secrets.join("idp.json").exists() && secrets.join("callout.json").exists());
+    house.stage.ok(&["up", "--user-auth"])?;
+    house.undisturbed().await?;
+
+    // Without its callout account the broker cannot be told of the space: whoever asks hears what makes it.
+    std::fs::remove_dir(last)?;
+    std::fs::remove_file(secrets.join("callout.json"))?;
+    let told = house.refused(&["up", "--user-auth"])?;
+    assert!(
+        told.contains("lacks its callout account") && told.contains("cotal up --user-auth --space two"),
+        "{told}"
+    );
+    house.undisturbed().await?;
+    house.up_two()?;
+    house.stage.ok(&["up", "--user-auth"])?;
+    house.undisturbed().await?;
+    let two = house.stage.space_named(TWO).await?;
+    let bearer = person(&house.stage, &two, "bob").await?;
+    assert_eq!(connect(&two, &bearer, "second-space-half").await.1, ConnectOutcome::Connected);
     Ok(())
 }
 

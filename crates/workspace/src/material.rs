@@ -25,7 +25,6 @@ const OWNER_SECRET_FILE: &str = "owner-secret.json";
 const SERVICE_KEYS_FILE: &str = "service-keys.json";
 const DISCOVERY_FILE: &str = "auth-service.json";
 /// What makes material that is not there.
-const PREPARE_HINT: &str = "run `cotal up --user-auth --idp <url>` on this machine";
 
 /// Material that is missing, garbled or of another space.
 #[derive(Debug, thiserror::Error)]
@@ -151,7 +150,7 @@ impl CalloutMaterial {
 fn lacking(space: &Space, found: &[(&str, bool)]) -> MaterialError {
     let missing: Vec<_> = found.iter().filter(|(_, found)| !found).map(|(name, _)| *name).collect();
     MaterialError(format!(
-        "space {:?} lacks user-auth material ({}): {PREPARE_HINT}",
+        "space {0:?} lacks user-auth material ({1}): run `cotal up --user-auth --space {0:?} --idp <url>` on this machine",
         space.as_str(),
         missing.join(", ")
     ))

@@ -1,8 +1,9 @@
 //! The trust of a root: made once, checked ever after.
 
+use cotal_ledger::shell_quote;
 use cotal_trust::bundle::{BrokerTrust, SpaceAccount};
 use cotal_wire::{Account, Nkey, Space};
-use cotal_workspace::{material::UserAuthMaterial, secret_store::FsSecretStore, trust_files};
+use cotal_workspace::{material, secret_store::FsSecretStore, trust_files};
 
 use crate::{context::Context, outcome::CliError};
 
@@ -50,11 +51,21 @@ pub(super) async fn accounts(ctx: &Context, trust: &Trust) -> Result<Accounts, C
             .ok_or_else(|| CliError::failed(format!("the account of space {:?} vanished", space.as_str())))?;
         account.check_signed_by(&trust.broker)?;
         if ctx.root.is_user_auth(&space)? {
-            let state_dir = ctx.root.user_auth_state_dir(&space)?;
-            let callout = UserAuthMaterial::load(&store, &state_dir, &space).await?.callout;
+            // Of a space that is half made the broker needs this alone; its own `up` makes the rest.
+            let callout =
+                material::load_callout(&store, &space).await?.ok_or_else(|| without_callout(&space))?;
             accounts.callouts.push((callout.account.public().clone(), callout.jwt.clone()));
         }
         accounts.spaces.push(account);
     }
     Ok(accounts)
+}
+
+fn without_callout(space: &Space) -> CliError {
+    CliError::failed(format!(
+        "space {:?} of this workspace is half made and lacks its callout account: `cotal up --user-auth --space {}` makes \
+         it, or goes on making it",
+        space.as_str(),
+        shell_quote(space.as_str())
+    ))
 }
