@@ -394,6 +394,14 @@ impl Connection {
         }
     }
 
+    /// Whether the server answers within `timeout`, over a connection whose creds grant `$JS.API.INFO`: unlike a
+    /// [`Self::flush`], which asks nothing of creds and so leaves a refusal in the broker's log each time. What it answers
+    /// does not matter, and neither does whether JetStream is up.
+    pub async fn answers(&self, timeout: Duration) -> bool {
+        let asked = self.request_raw(JETSTREAM_INFO.into(), None, Bytes::new(), timeout).await;
+        matches!(asked, Ok(_) | Err(RequestFailure::NoResponders))
+    }
+
     /// Drains and closes; the end is proved when this returns.
     pub async fn close(&self) -> Result<(), EpError> {
         self.core().close().await

@@ -246,7 +246,7 @@ async fn watch_broker(connection: &Connection, timing: Timing) -> String {
     let mut seen = Instant::now();
     loop {
         tokio::time::sleep(timing.broker_probe).await;
-        if matches!(tokio::time::timeout(timing.broker_probe, connection.flush()).await, Ok(Ok(()))) {
+        if connection.answers(timing.broker_probe).await {
             seen = Instant::now();
         } else if seen.elapsed() >= timing.broker_gone {
             return format!("the broker has not answered for {} s", seen.elapsed().as_secs());
