@@ -197,7 +197,7 @@ async fn a_space_that_is_half_made_stops_no_other_once_it_has_its_callout_accoun
     std::fs::remove_file(secrets.join("callout.json"))?;
     let told = house.refused(&["up", "--user-auth"])?;
     assert!(
-        told.contains("lacks its callout account") && told.contains("cotal up --user-auth --space two"),
+        told.contains("lacks its callout account") && told.contains("cotal up --user-auth --space 'two'"),
         "{told}"
     );
     house.undisturbed().await?;

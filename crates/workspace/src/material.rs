@@ -150,7 +150,8 @@ impl CalloutMaterial {
 fn lacking(space: &Space, found: &[(&str, bool)]) -> MaterialError {
     let missing: Vec<_> = found.iter().filter(|(_, found)| !found).map(|(name, _)| *name).collect();
     MaterialError(format!(
-        "space {0:?} lacks user-auth material ({1}): run `cotal up --user-auth --space {0:?} --idp <url>` on this machine",
+        "space {0:?} lacks user-auth material ({1}): run `cotal up --user-auth --space {0:?} --idp \
+         <url>` on this machine",
         space.as_str(),
         missing.join(", ")
     ))

@@ -63,8 +63,8 @@ pub(super) async fn accounts(ctx: &Context, trust: &Trust) -> Result<Accounts, C
 
 fn without_callout(space: &Space) -> CliError {
     CliError::failed(format!(
-        "space {:?} of this workspace is half made and lacks its callout account: `cotal up --user-auth --space {}` makes \
-         it, or goes on making it",
+        "space {:?} of this workspace is half made and lacks its callout account: `cotal up --user-auth --space {}` \
+         goes on from there",
         space.as_str(),
         shell_quote(space.as_str())
     ))
