@@ -123,7 +123,6 @@ async fn health(State(host): State<Arc<Host>>) -> Json<BTreeMap<String, bool>> {
 
 /// Hands a request on as it is. What the face decides by goes with it: the query, the origin, the content type, and who
 /// asked; and what a client obeys comes back: how long to wait, and what not to keep.
-#[expect(clippy::too_many_arguments, reason = "each is one part of the request")]
 async fn forward(
     State(host): State<Arc<Host>>,
     Path((space, route)): Path<(String, String)>,

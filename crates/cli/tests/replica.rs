@@ -128,14 +128,14 @@ async fn connects_go_on_through_a_replica_while_the_full_service_is_killed_and_c
     let gap = |from: Duration, to: Duration| {
         let within = answered.iter().copied().filter(|at| (from..=to).contains(at));
         let marks: Vec<_> = std::iter::once(from).chain(within).chain(std::iter::once(to)).collect();
-        marks.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
+        marks.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or_default()
     };
     let (before, after) = (gap(Duration::ZERO, killed_at), gap(killed_at, alone_until));
     let alone = answered.iter().filter(|at| (killed_at..=alone_until).contains(at)).count();
     println!(
         "the full service was killed: {alone} connects in {} ms through the replica alone; longest gap {} ms \
          (before the kill {} ms); {refused} connects were in the killed service's hands",
-        (alone_until - killed_at).as_millis(),
+        alone_until.saturating_sub(killed_at).as_millis(),
         after.as_millis(),
         before.as_millis()
     );

@@ -24,6 +24,7 @@ const ISSUER_FILE: &str = "issuer.json";
 const OWNER_SECRET_FILE: &str = "owner-secret.json";
 const SERVICE_KEYS_FILE: &str = "service-keys.json";
 const DISCOVERY_FILE: &str = "auth-service.json";
+
 /// Material that is missing, garbled or of another space.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
