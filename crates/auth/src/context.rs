@@ -38,6 +38,7 @@ use crate::{
         face::{Face, Service},
         listener::Listener,
         mesh::{MeshBundle, MeshParts},
+        seats::Seats,
     },
     lines::LineWriter,
     managers::NoManagers,
@@ -330,11 +331,9 @@ async fn open(
     let service = Arc::new(compose(&inputs, &material, ledger, credentials, limiter)?);
     let cap = Capability::mint(&*inputs.entropy);
     let face = Arc::new(Face::loopback(Arc::clone(&service), cap.clone(), doors));
-    let loopback = Listener::bind(inputs.port, face).await.map_err(|source| StartError::Listener {
-        face: "loopback",
-        port: inputs.port,
-        source,
-    })?;
+    let loopback = Listener::bind(inputs.port, face, Seats::of_process())
+        .await
+        .map_err(|source| StartError::Listener { face: "loopback", port: inputs.port, source })?;
     let url = format!("http://{}", loopback.addr());
     opened.loopback = Some(loopback);
     let public_url = match &inputs.public_face {
@@ -449,5 +448,5 @@ async fn open_public(
     });
     let bundle = bundle.to_bytes().map_err(StartError::Bundle)?;
     let public = Arc::new(Face::public(service, face.trusted_proxy(), bundle));
-    Ok((Listener::serve(socket, public).map_err(refuse)?, public_url))
+    Ok((Listener::serve(socket, public, Seats::of_process()).map_err(refuse)?, public_url))
 }

@@ -13,6 +13,7 @@ use futures::{StreamExt as _, stream};
 
 use crate::{
     composition::{Composition, CompositionRequest},
+    files,
     handle::End,
     host::{Host, full::FullLanes, lane::Threshold, manifest::parse_auth_host_manifest, watch::Reread},
     lines::LineWriter,
@@ -216,6 +217,10 @@ async fn serve_one(
     // The directory before the store: a space that is not of this root is told as that.
     options.root.user_auth_state_dir(&flags.space).map_err(DaemonError::of)?;
     let store = choose_store(store, options)?;
+    // Not refused: one space may find room in less, with fewer guests at its faces.
+    if let Err(why) = files::make_room(1) {
+        tracing::warn!("{why}");
+    }
     let taken = TakenDir::take(&options.root, &flags.space)?;
     if let Some(hold) = hold {
         tokio::select! {

@@ -19,6 +19,7 @@ mod composition;
 mod context;
 mod daemon;
 pub mod explain;
+mod files;
 mod handle;
 mod host;
 mod hosted;
@@ -71,6 +72,7 @@ pub use provider::{
 };
 pub use public_face::{PublicFace, PublicFaceError, PublicFaceRequest};
 pub use replica::{CalloutReplica, CalloutReplicaInputs, ReplicaEnd, admits_service_endpoints};
+pub use served::withdraw_left_discovery;
 pub use user_tokens::{UserTokenIssuer, create_user_token_issuer};
 
 pub use cotal_authority::{

@@ -175,13 +175,27 @@ impl Served {
 /// ends. Private to this project: it keeps a second start on this machine from taking the first one's discovery file.
 const LOCK_FILE: &str = "auth-service.lock";
 
+/// Removes the discovery file that a service left which was killed, under the lock that a service holds. `false`, and
+/// nothing is removed, while one serves from this directory, whoever started it.
+pub fn withdraw_left_discovery(state_dir: &Path) -> io::Result<bool> {
+    let path = state_dir.join(LOCK_FILE);
+    let lock = file::is_regular(&path)?.then(|| try_lock(&path)).transpose()?;
+    if matches!(lock, Some(None)) {
+        return Ok(false);
+    }
+    Discovery::remove(state_dir).map(|()| true).map_err(io::Error::other)
+}
+
 fn the_only_one(state_dir: &Path, space: &Space) -> Result<OwnedFd, DaemonError> {
     match try_lock(&state_dir.join(LOCK_FILE)) {
         Ok(Some(lock)) => Ok(lock),
         Ok(None) => Err(DaemonError(format!(
-            "an auth service of space {space} already runs from this directory; see `cotal status`, or stop it first"
+            "an auth service of space {:?} already runs from this directory; see `cotal status`, or stop it first",
+            space.as_str()
         ))),
-        Err(error) => Err(DaemonError(format!("the lock of space {space} cannot be taken: {error}"))),
+        Err(error) => {
+            Err(DaemonError(format!("the lock of space {:?} cannot be taken: {error}", space.as_str())))
+        }
     }
 }
 

@@ -76,7 +76,7 @@ pub async fn run(args: AuthServiceArgs, ctx: &Context) -> Result<(), CliError> {
     };
     let served = Spaces { named: args.space.clone(), manifest: args.spaces.clone() };
     let callout_only = args.callout_only;
-    let args = args.into();
+    let args = service_args(args)?;
     let serving = cotal_auth::run_auth_service(&args, None, &options);
     tokio::select! {
         ended = serving => ended.map_err(|error| CliError::failed(error.to_string())),
@@ -164,21 +164,24 @@ fn told(space: &Space, pass: &Pass) -> Duration {
     next
 }
 
-impl From<AuthServiceArgs> for cotal_auth::AuthServiceArgs {
-    fn from(args: AuthServiceArgs) -> Self {
-        Self {
-            space: args.space,
-            server: args.server,
-            port: args.port.map(|port| port.to_string()),
-            exchange_public_port: args.exchange.exchange_public_port.map(|port| port.to_string()),
-            exchange_public_url: args.exchange.exchange_public_url,
-            exchange_trusted_proxy: args.exchange.exchange_trusted_proxy,
-            advertised_server: args.exchange.advertised_server,
-            agent_provisioning_url: args.exchange.agent_provisioning_url,
-            auth_timeout: args.auth_timeout.map(|seconds| seconds.to_string()),
-            callout_only: args.callout_only,
-            spaces: args.spaces.map(|path| path.to_string_lossy().into_owned()),
-            service_endpoints: args.service_endpoints,
-        }
-    }
+fn service_args(args: AuthServiceArgs) -> Result<cotal_auth::AuthServiceArgs, CliError> {
+    let spaces = args.spaces.map(|path| {
+        path.into_os_string().into_string().map_err(|path| {
+            CliError::usage(format!("--spaces {path:?} is not UTF-8: give the manifest a name that is"))
+        })
+    });
+    Ok(cotal_auth::AuthServiceArgs {
+        space: args.space,
+        server: args.server,
+        port: args.port.map(|port| port.to_string()),
+        exchange_public_port: args.exchange.exchange_public_port.map(|port| port.to_string()),
+        exchange_public_url: args.exchange.exchange_public_url,
+        exchange_trusted_proxy: args.exchange.exchange_trusted_proxy,
+        advertised_server: args.exchange.advertised_server,
+        agent_provisioning_url: args.exchange.agent_provisioning_url,
+        auth_timeout: args.auth_timeout.map(|seconds| seconds.to_string()),
+        callout_only: args.callout_only,
+        spaces: spaces.transpose()?,
+        service_endpoints: args.service_endpoints,
+    })
 }

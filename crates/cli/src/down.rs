@@ -51,8 +51,11 @@ pub async fn run(args: DownArgs, ctx: &Context) -> Result<(), CliError> {
         pin = load_idp_pin(&state_dir)?;
         let daemon = space_daemons::auth_service(ctx, space, Vec::new());
         stop(&daemon, &progress, &mut stopped).await?;
-        // One that was killed could not take it back.
-        Discovery::remove(&state_dir)?;
+        // One that was killed could not take it back. One that this root did not start serves on, and so do the broker and
+        // the delivery daemon: without them nobody could be taken back while connects go on.
+        if !cotal_auth::withdraw_left_discovery(&state_dir)? {
+            return Err(served_elsewhere(space, &state_dir));
+        }
         // After the service, whose end it may have to prove.
         stop(&space_daemons::delivery(ctx, space, None), &progress, &mut stopped).await?;
     }
@@ -88,6 +91,16 @@ fn choose(named: Option<Space>, spaces: &[Space]) -> Result<Option<Space>, Strin
             Err(format!("this root holds more than one space ({}): name one with --space", names.join(", ")))
         }
     }
+}
+
+fn served_elsewhere(space: &Space, state_dir: &Path) -> CliError {
+    let announced = Discovery::load(state_dir).ok().flatten();
+    let by = announced.map_or_else(|| "another process".to_owned(), |it| format!("pid {}", it.pid));
+    CliError::failed(format!(
+        "space {:?} is served by {by} (a host or a unit): take it out of its manifest, or stop that; nothing of it was \
+         stopped here",
+        space.as_str()
+    ))
 }
 
 /// A space of the root that nobody has taken down. Its auth service may have crashed while its clients are connected

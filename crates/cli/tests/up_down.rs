@@ -215,6 +215,28 @@ fn a_development_idp_comes_back_on_its_port_without_being_named_again() {
 }
 
 #[test]
+fn a_development_idp_that_a_killed_up_left_before_its_pin_is_ended_by_the_next_one() {
+    let machine = Machine::new();
+    let mut left = machine
+        .command(&["dev-idp", "--port", "0", "--auto-approve"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::fs::write(machine.root().join(".cotal").join(DEV_IDP), left.id().to_string()).unwrap();
+    let half_written = machine.root().join(".cotal/auth/delivery.creds.4194305.1700000000000.tmp");
+    std::fs::create_dir(half_written.parent().unwrap()).unwrap();
+    std::fs::write(&half_written, "").unwrap();
+    let idp = machine.up(&["--dev-idp", "--port", "0"])["idp"].clone();
+    assert_eq!((&idp["development"], &idp["autoApprove"]), (&true.into(), &false.into()));
+    assert!(!is_alive(Pid::from_child(&left)));
+    left.wait().unwrap();
+    assert_ne!(machine.pid(DEV_IDP), Some(Pid::from_child(&left)));
+    assert!(!half_written.exists());
+    machine.json(&["down"]);
+}
+
+#[test]
 fn an_auth_service_that_somebody_else_started_is_adopted() {
     let machine = Machine::new();
     let server = machine.first_up(&[])["server"].as_str().unwrap().to_owned();
@@ -230,10 +252,19 @@ fn an_auth_service_that_somebody_else_started_is_adopted() {
         .unwrap();
     wait_until("the unit's service is ready", || machine.json(&["status"])["authService"]["answers"] == true);
     let up = machine.up(&[]);
-    unit.kill().unwrap();
-    unit.wait().unwrap();
     assert_eq!(up["started"], serde_json::json!([]));
     assert!(machine.pid(SERVICE).is_none());
+
+    // What `up` did not start, `down` neither stops nor hides, and the broker under it stays.
+    let (broker, delivery) = (machine.pid(BROKER).unwrap(), machine.pid(DELIVERY).unwrap());
+    let told = machine.refused(&["down"]);
+    assert!(told.contains(&format!("is served by pid {} (a host or a unit)", unit.id())), "{told}");
+    assert!(is_alive(broker) && is_alive(delivery));
+    assert_eq!(machine.json(&["status"])["authService"]["answers"], true);
+    unit.kill().unwrap();
+    unit.wait().unwrap();
+    machine.json(&["down"]);
+    assert!(!is_alive(broker) && !is_alive(delivery));
 }
 
 #[test]

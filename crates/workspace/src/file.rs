@@ -15,6 +15,7 @@ use rustix::{
     fd::OwnedFd,
     fs::{self, AtFlags, CWD, FileType, Mode, OFlags, Stat},
     io::Errno,
+    process::{Pid, test_kill_process},
 };
 use zeroize::Zeroizing;
 
@@ -161,6 +162,42 @@ pub fn remove_if_present(path: &Path) -> io::Result<bool> {
         Err(Errno::NOENT) => Ok(false),
         Err(e) => Err(context(path, "cannot be removed", e)),
     }
+}
+
+/// Removes the temporary siblings that writers left in a directory when they were killed: those of a process that is no
+/// more. An absent directory has none.
+pub fn remove_left_siblings(dir: &Path) -> io::Result<()> {
+    let handle = match open_dir(dir) {
+        Ok(handle) => handle,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e),
+    };
+    for entry in fs::Dir::read_from(&handle)? {
+        let entry = entry?;
+        if entry.file_name().to_str().ok().and_then(writer_of).is_some_and(has_ended) {
+            match fs::unlinkat(&handle, entry.file_name(), AtFlags::empty()) {
+                // A directory of such a name is nobody's sibling.
+                Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => {}
+                Err(e) => return Err(context(dir, "has a left *.tmp file that cannot be removed", e)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The process that a temporary sibling's name tells of (see [`Temp`]).
+fn writer_of(name: &str) -> Option<Pid> {
+    let (rest, millis) = name.strip_suffix(".tmp")?.rsplit_once('.')?;
+    let (target, pid) = rest.rsplit_once('.')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if target.is_empty() || !digits(pid) || !digits(millis) {
+        return None;
+    }
+    Pid::from_raw(pid.parse().ok()?)
+}
+
+fn has_ended(pid: Pid) -> bool {
+    test_kill_process(pid) == Err(Errno::SRCH)
 }
 
 /// Whether the path is a real directory: absent is `false`, a symlink or another type is an error.
@@ -383,6 +420,25 @@ mod tests {
             std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_is_removed_and_nothing_else() {
+        let tmp = tempfile::tempdir().unwrap();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let left = format!("a.creds.{}.1700000000000.tmp", ended.id());
+        let written = format!("a.creds.{}.1700000000000.tmp", std::process::id());
+        let others = ["a.creds", "a.tmp", "a.x.1.tmp", ".4194305.1.tmp", "a.4194305.tmp", "a.4194305.-1.tmp"];
+        for name in others.iter().copied().chain([left.as_str(), written.as_str()]) {
+            std::fs::write(tmp.path().join(name), "").unwrap();
+        }
+        std::fs::create_dir(tmp.path().join("d.4194305.1.tmp")).unwrap();
+        remove_left_siblings(tmp.path()).unwrap();
+        let mut kept: Vec<_> = others.into_iter().chain([written.as_str(), "d.4194305.1.tmp"]).collect();
+        kept.sort_unstable();
+        assert_eq!(names(tmp.path()), kept);
+        remove_left_siblings(&tmp.path().join("absent")).unwrap();
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! [`callout`] the one that is a replica.
 
 pub(crate) mod callout;
-mod files;
 pub(crate) mod full;
 mod json;
 pub(crate) mod lane;
@@ -23,7 +22,7 @@ use self::{
     manifest::ManifestError,
     watch::{Applied, Reading, Reread, Sole, Watched},
 };
-use crate::daemon::DaemonError;
+use crate::{daemon::DaemonError, files};
 
 /// A host, apart from how it opens a lane.
 pub(crate) struct Host<E> {

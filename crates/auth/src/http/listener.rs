@@ -1,15 +1,11 @@
 //! Sockets: accepts on 127.0.0.1, bounds connections and slow readers, and stops in order (contract 05 §2.1, §15.4).
 
 use std::{
-    collections::VecDeque,
     convert::Infallible,
     io,
     net::{Ipv4Addr, SocketAddr},
     pin::Pin,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
     time::Duration,
 };
@@ -23,6 +19,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::io::Errno;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Mutex, Notify, oneshot},
@@ -31,13 +28,14 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    face::Face,
+    face::{Face, Policy},
     public::{Admitted, Public},
     reply::Reply,
+    seats::{Row, Seat, Seats},
 };
 
 /// Open connections of one listener at most. One more takes the place of the oldest that has no request in progress,
-/// so that silent sockets lock nobody out.
+/// so that silent sockets lock nobody out. All listeners of a process together have the bound of [`Seats`].
 /// A test needs fewer to fill it.
 pub(super) const MAX_CONNECTIONS: usize = if cfg!(test) { 128 } else { 1024 };
 
@@ -60,6 +58,9 @@ const UNWANTED_GRACE: Duration = Duration::from_secs(5);
 /// Pause after a failed accept: out of file descriptors must not become a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// The same after a guest was told to leave, who does so at once.
+const ROOM_PAUSE: Duration = Duration::from_millis(5);
+
 /// A bound listener that serves one face. Dropped, it stops without waiting.
 pub(crate) struct Listener {
     addr: SocketAddr,
@@ -69,16 +70,16 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// Binds 127.0.0.1 and serves; port 0 takes an ephemeral one.
-    pub(crate) async fn bind(port: u16, face: Arc<Face>) -> io::Result<Self> {
+    pub(crate) async fn bind(port: u16, face: Arc<Face>, seats: Arc<Seats>) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
-        Self::serve(listener, face)
+        Self::serve(listener, face, seats)
     }
 
     /// Serves a face on a socket that is already bound.
-    pub(crate) fn serve(listener: TcpListener, face: Arc<Face>) -> io::Result<Self> {
+    pub(crate) fn serve(listener: TcpListener, face: Arc<Face>, seats: Arc<Seats>) -> io::Result<Self> {
         let addr = listener.local_addr()?;
         let stop = CancellationToken::new();
-        let accepting = tokio::spawn(accept(listener, face, stop.clone()));
+        let accepting = tokio::spawn(accept(listener, face, seats, stop.clone()));
         Ok(Self { addr, stop: stop.drop_guard(), accepting: Mutex::new(Some(accepting)) })
     }
 
@@ -98,61 +99,24 @@ impl Listener {
     }
 }
 
-/// One open connection, as the accept loop knows it.
-#[derive(Default)]
-struct Guest {
-    busy: AtomicBool,
-    cut: Notify,
-}
-
-/// Guests, oldest first.
-#[derive(Default)]
-struct Guests {
-    seated: VecDeque<Weak<Guest>>,
-}
-
-impl Guests {
-    fn seat(&mut self) -> Arc<Guest> {
-        let guest = Arc::new(Guest::default());
-        self.seated.push_back(Arc::downgrade(&guest));
-        guest
-    }
-
-    /// Cuts the oldest guest without a request in progress; `false` when every one has one.
-    fn make_room(&mut self) -> bool {
-        self.seated.retain(|guest| guest.strong_count() > 0);
-        let idle = |guest: &Weak<Guest>| guest.upgrade().filter(|guest| !guest.busy.load(Ordering::Acquire));
-        let Some(oldest) = self.seated.iter().position(|guest| idle(guest).is_some()) else { return false };
-        if let Some(guest) = self.seated.remove(oldest).and_then(|guest| guest.upgrade()) {
-            guest.cut.notify_one();
-        }
-        true
-    }
-}
-
-async fn accept(listener: TcpListener, face: Arc<Face>, stop: CancellationToken) {
+async fn accept(listener: TcpListener, face: Arc<Face>, seats: Arc<Seats>, stop: CancellationToken) {
+    // Every lane has one of these.
+    let _lane = matches!(face.policy(), Policy::Loopback(_)).then(|| seats.lane());
     let mut connections = JoinSet::new();
-    let mut guests = Guests::default();
+    let row = Arc::new(Row::default());
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, remote)) => {
-                    if connections.len() >= MAX_CONNECTIONS && !guests.make_room() {
-                        tracing::debug!(face = face.name(), max = MAX_CONNECTIONS, "a connection over the bound was closed");
+                    let Some(seat) = seats.take(&row, MAX_CONNECTIONS) else {
+                        tracing::debug!(face = face.name(), "a connection over the bound was closed");
                         continue;
-                    }
-                    if guests.seated.len() >= 2 * MAX_CONNECTIONS {
-                        guests.seated.retain(|guest| guest.strong_count() > 0);
-                    }
-                    let guest = guests.seat();
-                    connections.spawn(serve_connection(stream, remote, Arc::clone(&face), stop.clone(), guest));
+                    };
+                    connections.spawn(serve_connection(stream, remote, Arc::clone(&face), stop.clone(), seat));
                 }
-                Err(error) => {
-                    tracing::warn!(face = face.name(), %error, "accept failed");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
+                Err(error) => tokio::time::sleep(refused(&error, face.name(), &seats)).await,
             },
         }
     }
@@ -165,13 +129,24 @@ async fn accept(listener: TcpListener, face: Arc<Face>, stop: CancellationToken)
     }
 }
 
+/// An accept that failed: makes room when the files have run out, and answers how long to pause.
+pub(super) fn refused(error: &io::Error, face: &str, seats: &Seats) -> Duration {
+    if let Some(times) = seats.failed() {
+        tracing::warn!(face, %error, times, "accept failed");
+    }
+    let ran_out = error.raw_os_error().map(Errno::from_raw_os_error);
+    let made_room = matches!(ran_out, Some(Errno::MFILE | Errno::NFILE)) && seats.make_room();
+    if made_room { ROOM_PAUSE } else { ACCEPT_PAUSE }
+}
+
 async fn serve_connection(
     stream: TcpStream,
     remote: SocketAddr,
     face: Arc<Face>,
     stop: CancellationToken,
-    guest: Arc<Guest>,
+    seat: Seat,
 ) {
+    let guest = Arc::clone(&seat.guest);
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "nodelay was not set");
     }

@@ -1,6 +1,6 @@
 //! Both HTTP faces of an auth service (contract 05 §2-4).
 //!
-//! `listener` owns sockets, `face` is a policy and its route table, `guard` and `body` are what every route shares,
+//! `listener` owns sockets, `seats` bounds them, `face` is a policy and its route table, `guard` and `body` are what every route shares,
 //! `budget` and `peer` are the throttle, and each route is a file.
 
 pub(crate) mod body;
@@ -17,6 +17,7 @@ pub(crate) mod mesh;
 pub(crate) mod peer;
 pub(crate) mod public;
 pub(crate) mod reply;
+pub(crate) mod seats;
 
 #[cfg(test)]
 mod tests;

@@ -28,6 +28,8 @@ struct Open {
     /// Device and inode: a file of the same name may be another one.
     identity: (u64, u64),
     at: u64,
+    /// The last read was as long as one may be.
+    full: bool,
 }
 
 /// The line that is being read.
@@ -61,6 +63,11 @@ impl Follow {
         lines.drain(..lines.len().saturating_sub(before));
         follow.open = Some(open);
         Ok((follow, lines))
+    }
+
+    /// Whether the last look ended with a full stretch: the next one need not be waited for.
+    pub(super) fn is_behind(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.full)
     }
 
     /// The lines that came since the last look.
@@ -103,7 +110,7 @@ impl Open {
         if !meta.is_file() {
             return Err(io::Error::other("it is no regular file"));
         }
-        Ok(Some(Self { file, identity: (meta.dev(), meta.ino()), at: 0 }))
+        Ok(Some(Self { file, identity: (meta.dev(), meta.ino()), at: 0, full: false }))
     }
 
     fn seek(&mut self, to: u64) -> io::Result<()> {
@@ -116,6 +123,7 @@ impl Open {
         let mut bytes = Vec::new();
         let read = (&self.file).take(STRETCH).read_to_end(&mut bytes)?;
         self.at += read as u64;
+        self.full = read as u64 == STRETCH;
         line.feed(&bytes, lines);
         Ok(read)
     }
@@ -204,6 +212,19 @@ mod tests {
         assert!(follow.line.bytes.len() <= MAX_LINE);
         append(&path, "\nnext\n\u{fffd}\n");
         assert_eq!(follow.look().unwrap(), ["next", "\u{fffd}"]);
+    }
+
+    #[test]
+    fn a_full_stretch_is_followed_by_the_next_one_without_a_pause() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        append(&path, "");
+        let (mut follow, _) = Follow::open(&path, 0).unwrap();
+        assert!(!follow.is_behind());
+        let lines = usize::try_from(STRETCH).unwrap() / 8 + 1;
+        append(&path, &"1234567\n".repeat(lines));
+        assert_eq!((follow.look().unwrap().len(), follow.is_behind()), (lines - 1, true));
+        assert_eq!((follow.look().unwrap().len(), follow.is_behind()), (1, false));
     }
 
     #[test]

@@ -78,10 +78,12 @@ pub(super) async fn run(args: WatchArgs, ctx: &Context) -> Result<(), CliError> 
     let skipped = before.len().saturating_sub(args.last);
     let mut readers = before.iter().skip(skipped).try_for_each(|said| screen.show(said));
     while readers.is_ok() {
+        // There is more already behind a full stretch.
+        let pause = if follow.is_behind() { Duration::ZERO } else { LOOK_EVERY };
         tokio::select! {
             _ = tokio::signal::ctrl_c() => break,
             _ = terminated.recv() => break,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(pause) => {}
         }
         let lines = follow.look().map_err(cannot)?;
         readers = lines.iter().filter_map(of_space).try_for_each(|said| screen.show(&said));

@@ -15,6 +15,7 @@ use cotal_ledger::shell_quote;
 use cotal_wire::Space;
 use cotal_workspace::{
     broker_config::{BrokerPolicy, MAX_AUTH_TIMEOUT_SECS, MAX_CONNECTIONS},
+    file,
     material::{self, Discovery, UserAuthMaterial},
     root::space_segment,
     secret_store::FsSecretStore,
@@ -241,7 +242,15 @@ async fn bring_up(
     broker.refuse_unknown(ctx).await?;
     broker.refuse_new_space(ctx, space)?;
 
+    // What an earlier run was writing when it was killed: copies of credentials among it.
+    for dir in [ctx.root.cotal_dir(), ctx.root.auth_dir(), ctx.root.space_dir(space), state_dir.clone()] {
+        file::remove_left_siblings(&dir)?;
+    }
     let pin = material::load_idp_pin(&state_dir)?;
+    if pin.is_none() {
+        // A run that was killed before it had pinned one has left it, at a port that nobody knows any more.
+        space_daemons::left_dev_idp(ctx, space, None).stop().await?;
+    }
     let mut idp = idp::settle(&plan.idp, pin.as_ref(), mesh.dev_idp(), space)?;
     if let Some(development) = &mut idp.development {
         development.start(mesh.dev_idp(), ctx, space, started, progress).await?;

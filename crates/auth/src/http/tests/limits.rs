@@ -1,13 +1,16 @@
 //! Contract 05 §2.7 and §15.4: admission, the deadline, slow readers, and the end of a listener.
 
-use std::time::Duration;
+use std::{io, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
-use super::super::listener::MAX_CONNECTIONS;
+use super::super::{
+    listener::{MAX_CONNECTIONS, refused},
+    seats::Seats,
+};
 use super::rig::{BOTH, Call, FaceName, Rig, read_answer};
 
 /// A request whose body does not come: it is admitted, and stays.
@@ -45,6 +48,44 @@ async fn a_crowd_of_silent_connections_locks_nobody_out() {
         // The oldest gave way.
         assert_eq!(silent[0].read(&mut [0]).await.unwrap_or(0), 0);
     }
+}
+
+/// Whether the other end closed it, or does so before long.
+async fn is_closed(stream: &mut TcpStream) -> bool {
+    let read = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut [0])).await;
+    read.is_ok_and(|read| read.unwrap_or(0) == 0)
+}
+
+#[tokio::test]
+async fn a_crowd_at_one_face_takes_no_more_than_the_faces_share_and_locks_nobody_out_of_another() {
+    let seats = Arc::new(Seats::bound_by(|_| 16));
+    let (rig, other) = (Rig::with_seats(Arc::clone(&seats)).await, Rig::with_seats(seats).await);
+    let mut silent = Vec::new();
+    for _ in 0..MAX_CONNECTIONS - 1 {
+        silent.push(TcpStream::connect(rig.addr(FaceName::Loopback)).await.unwrap());
+    }
+    for (rig, face) in [(&rig, FaceName::Public), (&other, FaceName::Loopback), (&other, FaceName::Public)] {
+        assert_eq!(rig.send(face, &Call::get("/health")).await.status, 200);
+    }
+    // All but the share have given way, the oldest first.
+    let cut = silent.len() - 16;
+    for stream in &mut silent[..cut] {
+        assert!(is_closed(stream).await);
+    }
+}
+
+#[tokio::test]
+async fn an_accept_that_finds_no_descriptor_sends_the_oldest_idle_guest_away() {
+    let seats = Arc::new(Seats::bound_by(|_| 1_000));
+    let rig = Rig::with_seats(Arc::clone(&seats)).await;
+    let out = |errno: rustix::io::Errno| refused(&io::Error::from(errno), "loopback", &seats);
+    let nobody = out(rustix::io::Errno::MFILE);
+    let mut silent = TcpStream::connect(rig.addr(FaceName::Public)).await.unwrap();
+    // It is seated once a later one was served, whose seat may still be taken.
+    assert_eq!(rig.send(FaceName::Public, &Call::get("/health")).await.status, 200);
+    assert_eq!(out(rustix::io::Errno::CONNABORTED), nobody, "others are no reason to send anybody away");
+    assert!(out(rustix::io::Errno::MFILE) < nobody);
+    assert!(is_closed(&mut silent).await);
 }
 
 #[tokio::test]

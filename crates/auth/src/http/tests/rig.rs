@@ -41,6 +41,7 @@ use crate::{
         exchange::Exchange,
         face::{Face, Service},
         listener::Listener,
+        seats::Seats,
     },
     managers::{ManagerDirectory, SelectionRefusal},
     sessions::NoSessions,
@@ -239,20 +240,30 @@ pub(super) struct Rig {
 impl Rig {
     /// Agents only: nothing answers at the pinned IdP.
     pub(super) async fn start() -> Self {
-        Self::of(false, false).await
+        Self::of(false, false, Self::seats()).await
     }
 
     /// Agents only, the public face behind a trusted proxy.
     pub(super) async fn behind_a_proxy() -> Self {
-        Self::of(true, false).await
+        Self::of(true, false, Self::seats()).await
     }
 
     /// With an IdP.
     pub(super) async fn with_people() -> Self {
-        Self::of(false, true).await
+        Self::of(false, true, Self::seats()).await
     }
 
-    async fn of(trusted_proxy: bool, people: bool) -> Self {
+    /// Agents only, with the seats that both faces share.
+    pub(super) async fn with_seats(seats: Arc<Seats>) -> Self {
+        Self::of(false, false, seats).await
+    }
+
+    /// More than any test takes.
+    fn seats() -> Arc<Seats> {
+        Arc::new(Seats::bound_by(|_| 100_000))
+    }
+
+    async fn of(trusted_proxy: bool, people: bool, seats: Arc<Seats>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let clock = Arc::new(HandClock(AtomicU64::new(START_MS)));
         let dyn_clock: Arc<dyn Clock> = Arc::clone(&clock) as _;
@@ -310,9 +321,10 @@ impl Rig {
             data_account: data_account.clone(),
         };
         let face = Face::loopback(Arc::clone(&service), cap.clone(), doors);
-        let loopback = Listener::bind(0, Arc::new(face)).await.unwrap();
+        let loopback = Listener::bind(0, Arc::new(face), Arc::clone(&seats)).await.unwrap();
         let bundle = Bytes::from_static(b"{\"space\":\"demo\"}");
-        let public = Listener::bind(0, Arc::new(Face::public(service, trusted_proxy, bundle))).await.unwrap();
+        let public =
+            Listener::bind(0, Arc::new(Face::public(service, trusted_proxy, bundle)), seats).await.unwrap();
         Self {
             clock,
             ledger,
