@@ -167,7 +167,11 @@ fn told(space: &Space, pass: &Pass) -> Duration {
 fn service_args(args: AuthServiceArgs) -> Result<cotal_auth::AuthServiceArgs, CliError> {
     let spaces = args.spaces.map(|path| {
         path.into_os_string().into_string().map_err(|path| {
-            CliError::usage(format!("--spaces {path:?} is not UTF-8: give the manifest a name that is"))
+            let shown = path.to_string_lossy();
+            CliError::usage(format!(
+                "--spaces {} is not UTF-8: give the manifest a name that is",
+                shown.escape_debug()
+            ))
         })
     });
     Ok(cotal_auth::AuthServiceArgs {
