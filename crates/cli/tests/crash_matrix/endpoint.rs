@@ -2,12 +2,16 @@
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
+use cotal_broker::ContractStore;
 use cotal_trust::system::SystemEntropy;
 use cotal_wire::{
-    Command, DigestRef, EndpointName, InstanceId, OpId, Owner, Principal, Revision, names,
+    Command, EndpointName, InstanceId, OpId, Owner, Principal, Revision,
+    canonical::VOID_CLOSURE_DIGEST,
+    contract::Artifact,
+    names,
     rows::{EndpointGate, GovernHead, Governed, ServiceSpec, ServiceStatus, SlotHolder, StatusState},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     Row,
@@ -16,6 +20,9 @@ use crate::{
 };
 
 const OWNER: &str = "u_aaaaaaaaaaaaaaaaaaaaaaaaaa";
+/// The command that the instance serves, and its governed trait.
+const CHARGE: &str = "charge";
+const PRICED: &str = "ai.cotal.priced";
 
 /// A dead instance of an endpoint of its own.
 pub(crate) struct Dead {
@@ -114,9 +121,24 @@ impl Dead {
         ["c1", "c2"].map(|id| format!("epcred.{}.{}.{id}", self.endpoint.token(), self.instance))
     }
 
+    /// What it declares: a repair reads it and compares it with what the slot says.
+    fn cluster(&self) -> Value {
+        json!({
+            "urn": self.endpoint.as_str(), "revision": 1, "attributes": [], "events": [],
+            "commands": [{
+                "name": CHARGE, "class": "ephemeral", "targeted": false, "capability": "charge",
+                "inputDigest": VOID_CLOSURE_DIGEST, "outputDigest": VOID_CLOSURE_DIGEST, "traits": [PRICED],
+            }],
+        })
+    }
+
     async fn leave_spec(&self, house: &House) -> Result<()> {
-        let digest = DigestRef::parse(&format!("sha256:{}", "a".repeat(64)))?;
-        let spec = ServiceSpec::new(&self.endpoint, &Owner::parse(OWNER)?, vec![digest])?;
+        let [document, closure] = Artifact::closed(&self.cluster())?;
+        let contracts = ContractStore::new(house.connection(), &house.space.space.token());
+        for artifact in [&document, &closure] {
+            contracts.publish(artifact).await?;
+        }
+        let spec = ServiceSpec::new(&self.endpoint, &Owner::parse(OWNER)?, vec![closure.digest().clone()])?;
         house.put(&house.records, &self.spec_key(), spec.to_bytes()).await
     }
 }
@@ -148,8 +170,7 @@ impl Operation for Reconcile {
             house.put(&house.auth, &key, row.to_string()).await?;
         }
         let holder = SlotHolder { instance: dead.instance.clone(), generation: 0 };
-        let declared =
-            Governed::from([(Command::parse("charge")?, [String::from("ai.cotal.priced")].into())]);
+        let declared = Governed::from([(Command::parse(CHARGE)?, [String::from(PRICED)].into())]);
         let head = GovernHead::default().take(holder, &declared);
         house.put(&house.records, &names::govern_key(&dead.endpoint.token()), head.to_bytes()).await?;
         if self.committed {
