@@ -1,6 +1,10 @@
 //! A second space on a root whose broker runs: it joins, and nobody who is connected notices.
 
-use std::{os::unix::fs::DirBuilderExt, path::PathBuf, time::Duration};
+use std::{
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use cotal_testkit::{
@@ -57,6 +61,14 @@ impl House {
         let output = self.stage.run(line)?;
         ensure!(output.status.code() == Some(1), "{line:?} was not refused");
         Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// `up` of the second space stops at one of its five pieces: a directory stands where that piece goes.
+    fn leave_half(&self, secrets: &Path, piece: &str) -> Result<PathBuf> {
+        let path = secrets.join(piece);
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+        self.refused(&["up", "--user-auth", "--dev-idp", "--space", TWO])?;
+        Ok(path)
     }
 
     /// The connection of the person of `main` is the one that it was.
@@ -174,33 +186,27 @@ async fn a_joining_that_is_cut_short_is_ended_by_the_next_up() -> Result<()> {
     Ok(())
 }
 
-/// What is made of a space in its order is made to stop at one piece: a directory stands where that piece goes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_space_that_is_half_made_stops_no_other_once_it_has_its_callout_account() -> Result<()> {
     let mut house = House::new().await?;
     let secrets = house.cotal().join("auth/space.74776f");
-    let half = |piece: &str| -> Result<PathBuf> {
-        let path = secrets.join(piece);
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
-        house.refused(&["up", "--user-auth", "--dev-idp", "--space", TWO])?;
-        Ok(path)
-    };
-
-    // All but the last of its five pieces.
-    let last = half("service-keys.json")?;
-    assert!(secrets.join("idp.json").exists() && secrets.join("callout.json").exists());
-    house.stage.ok(&["up", "--user-auth"])?;
-    house.undisturbed().await?;
-
     // Without its callout account the broker cannot be told of the space: whoever asks hears what makes it.
-    std::fs::remove_dir(last)?;
-    std::fs::remove_file(secrets.join("callout.json"))?;
+    std::fs::remove_dir(house.leave_half(&secrets, "callout.json")?)?;
+    assert!(secrets.join("idp.json").exists() && !secrets.join("callout.json").exists());
     let told = house.refused(&["up", "--user-auth"])?;
     assert!(
         told.contains("lacks its callout account") && told.contains("cotal up --user-auth --space 'two'"),
         "{told}"
     );
     house.undisturbed().await?;
+
+    // All but the last of its five pieces.
+    let last = house.leave_half(&secrets, "service-keys.json")?;
+    assert!(secrets.join("callout.json").exists());
+    house.stage.ok(&["up", "--user-auth"])?;
+    house.undisturbed().await?;
+
+    std::fs::remove_dir(last)?;
     house.up_two()?;
     house.stage.ok(&["up", "--user-auth"])?;
     house.undisturbed().await?;
