@@ -23,6 +23,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::{
     composition::{Composition, CompositionRequest, InteractiveManagerSelection},
     context::{NATIVE_ISSUANCE_PRUNE, StartError},
+    hosted::{check_prune, check_servers},
 };
 
 /// What a plane is opened from.
@@ -112,13 +113,8 @@ impl OpenAuthAuthorityPlaneOptions {
     fn check(&self) -> Result<(Composition, Servers), StartError> {
         let refuse = |sentence: String| StartError::Input(sentence);
         let composition = self.composition.check()?;
-        if self.native_issuance_prune.is_zero() {
-            return Err(refuse(
-                "nativeIssuancePruneMs must be more than nothing; leave it out for 60 s".into(),
-            ));
-        }
-        let servers = Servers::parse(&self.servers)
-            .map_err(|why| refuse(format!("servers cannot be dialled: {why}")))?;
+        check_prune(self.native_issuance_prune)?;
+        let servers = check_servers("servers", &self.servers)?;
         if self.identity_root.as_os_str().is_empty() {
             return Err(refuse("identityRoot must name the directory of the plane's identity".into()));
         }

@@ -53,6 +53,15 @@ pub(crate) use cotal_authority::plane::NATIVE_ISSUANCE_PRUNE;
 /// Where the callout's line for each answered connect goes. Called on the runtime's threads: it must not block.
 pub type CalloutLog = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// Where the lines go: to the host's log, or to standard error, which is then flushed by a close.
+pub(crate) fn log_or_stderr(log: Option<CalloutLog>) -> (CalloutLog, Option<&'static LineWriter>) {
+    if let Some(log) = log {
+        return (log, None);
+    }
+    let stderr = LineWriter::stderr();
+    (Arc::new(|line: &str| stderr.line(line)), Some(stderr))
+}
+
 /// Why a context did not start. Nothing that it had opened is left open.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -286,12 +295,7 @@ async fn open(
         .await
         .map_err(StartError::Callout)?;
     opened.connection = Some(connection.clone());
-    let (log, stderr) = if let Some(log) = &inputs.callout_log {
-        (Arc::clone(log), None)
-    } else {
-        let stderr = LineWriter::stderr();
-        (Arc::new(|line: &str| stderr.line(line)) as CalloutLog, Some(stderr))
-    };
+    let (log, stderr) = log_or_stderr(inputs.callout_log.clone());
     inputs.threshold.cross()?;
     let callout = Callout::start(
         connection.clone(),

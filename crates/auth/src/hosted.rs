@@ -201,12 +201,7 @@ impl AuthServiceInputs {
     /// for comes last: the composition's choices as the plane's open orders them (05 §8.2 step 0), then the limits.
     fn check(self) -> Result<ContextInputs, StartError> {
         let refuse = |sentence: String| StartError::Input(sentence);
-        let servers = Servers::parse(&self.servers)
-            .map_err(|why| refuse(format!("servers cannot be dialled: {why}")))?;
-        if self.state_dir.as_os_str().is_empty() {
-            return Err(refuse("stateDir must name the space's user-auth state directory".to_owned()));
-        }
-        check_store(&*self.store, &self.store_identity)?;
+        let servers = check_place(&self.servers, &self.state_dir, &*self.store, &self.store_identity)?;
         let platform = self.platform_control.map(PlatformControl::check).transpose()?;
         let public_face = self
             .public_face
@@ -215,8 +210,7 @@ impl AuthServiceInputs {
             .map_err(|why| refuse(format!("publicFace: {why}")))?;
         let composition = self.composition.check()?;
         check_limits(&self.callout_limits, self.connect_limits, self.native_issuance_prune)?;
-        let state_dir = std::path::absolute(&self.state_dir)
-            .map_err(|error| refuse(format!("stateDir cannot be resolved: {error}")))?;
+        let state_dir = resolved(&self.state_dir)?;
         Ok(ContextInputs {
             space: self.space,
             servers,
@@ -250,8 +244,35 @@ pub async fn start_auth_service(inputs: AuthServiceInputs) -> Result<AuthService
     context::start(inputs.check()?).await
 }
 
+/// Servers that can be dialled; a refusal calls them `what`.
+pub(crate) fn check_servers(what: &str, servers: &str) -> Result<Servers, StartError> {
+    Servers::parse(servers).map_err(|why| StartError::Input(format!("{what} cannot be dialled: {why}")))
+}
+
+/// Where a context lives, in the contract's order (05 §15.1): its servers, its state directory, its store.
+pub(crate) fn check_place(
+    servers: &str,
+    state_dir: &Path,
+    store: &dyn SecretStore,
+    store_identity: &str,
+) -> Result<Servers, StartError> {
+    let servers = check_servers("servers", servers)?;
+    if state_dir.as_os_str().is_empty() {
+        let sentence = "stateDir must name the space's user-auth state directory";
+        return Err(StartError::Input(sentence.to_owned()));
+    }
+    check_store(store, store_identity)?;
+    Ok(servers)
+}
+
+/// The state directory, whatever the process's working directory becomes.
+pub(crate) fn resolved(state_dir: &Path) -> Result<PathBuf, StartError> {
+    std::path::absolute(state_dir)
+        .map_err(|error| StartError::Input(format!("stateDir cannot be resolved: {error}")))
+}
+
 /// An injected store must say which store it is, and be the one that the host named.
-pub(crate) fn check_store(store: &dyn SecretStore, expected: &str) -> Result<(), StartError> {
+fn check_store(store: &dyn SecretStore, expected: &str) -> Result<(), StartError> {
     let refuse = |sentence: &str| Err(StartError::Input(sentence.to_owned()));
     match store.identity() {
         None => refuse("an injected SecretStore must declare its identity"),
@@ -274,8 +295,14 @@ fn check_limits(callout: &CalloutLimits, connects: ConnectLimits, prune: Duratio
     if [per_actor_per_minute, per_owner_per_minute, per_host_per_minute].contains(&0) {
         return refuse("connectLimits: each is a positive number of connects a minute".to_owned());
     }
-    if prune.is_zero() {
-        return refuse("nativeIssuancePruneMs must be more than nothing; leave it out for 60 s".to_owned());
+    check_prune(prune)
+}
+
+/// The interval of the prune of issuance rows.
+pub(crate) fn check_prune(interval: Duration) -> Result<(), StartError> {
+    if interval.is_zero() {
+        let sentence = "nativeIssuancePruneMs must be more than nothing; leave it out for 60 s";
+        return Err(StartError::Input(sentence.to_owned()));
     }
     Ok(())
 }

@@ -86,6 +86,13 @@ impl Person {
         Self { stage, space, sub }
     }
 
+    /// Grants her an actor that reads this and posts to `general`.
+    fn may_read(&self, read: &str) {
+        let who = ["actor", "grant", "cli", "--sub", &self.sub, "--scope", ""];
+        let what = ["--allow-subscribe", read, "--allow-publish", "general"];
+        self.stage.ok(&[who.as_slice(), &what].concat()).unwrap();
+    }
+
     fn explain(&self, more: &[&str]) -> Walk {
         self.explain_of(&[&["--sub", &self.sub, "--actor", "cli"], more].concat())
     }
@@ -323,22 +330,7 @@ async fn explain_names_the_check_that_refuses_and_its_command_mends_it() {
 async fn explain_walks_an_agent_through_its_parents_and_writes_nothing_anywhere() {
     let person = Person::new().await;
     let owner = person.owner();
-    person
-        .stage
-        .ok(&[
-            "actor",
-            "grant",
-            "cli",
-            "--sub",
-            &person.sub,
-            "--scope",
-            "",
-            "--allow-subscribe",
-            "general",
-            "--allow-publish",
-            "general",
-        ])
-        .unwrap();
+    person.may_read("general");
     person.bearer().await;
     // An agent that was spawned within its parent's grant, which has been narrowed since.
     let (secret, hash) = mint_agent_secret(&SystemEntropy);
@@ -357,22 +349,7 @@ async fn explain_walks_an_agent_through_its_parents_and_writes_nothing_anywhere(
     let worker = ["--owner", owner.as_str(), "--actor", "worker"];
     let walk = person.explain_of(&worker);
     assert_eq!((walk.code, walk.verdict("delegation-envelope")), (Some(0), "ok"), "{}", walk.document);
-    person
-        .stage
-        .ok(&[
-            "actor",
-            "grant",
-            "cli",
-            "--sub",
-            &person.sub,
-            "--scope",
-            "",
-            "--allow-subscribe",
-            "",
-            "--allow-publish",
-            "general",
-        ])
-        .unwrap();
+    person.may_read("");
     let walk = person.explain_of(&worker);
     assert_eq!(walk.refused(), ["delegation-envelope"], "{}", walk.document);
     person.shell(walk.mend());

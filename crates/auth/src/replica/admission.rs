@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use cotal_authority::ReplicaStores;
-use cotal_broker::{Connector, Custody, Servers};
+use cotal_broker::{Connector, Custody};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::Space;
 use cotal_workspace::{material, secret_store::SecretStore};
 
-use crate::context::StartError;
+use crate::{context::StartError, hosted::check_servers};
 
 /// Whether a callout replica refuses this space because its service-endpoint admission is open: for whoever writes a
 /// manifest of replicas.
@@ -21,8 +21,7 @@ pub async fn admits_service_endpoints(
     server: &str,
     secrets: &dyn SecretStore,
 ) -> Result<bool, StartError> {
-    let servers = Servers::parse(server)
-        .map_err(|why| StartError::Input(format!("server cannot be dialled: {why}")))?;
+    let servers = check_servers("server", server)?;
     let account = material::load_service_keys(secrets, space).await?;
     let connector = Connector::new(
         servers.as_str(),

@@ -14,7 +14,7 @@ use cotal_workspace::secret_store::SecretStore;
 use crate::{
     context::{CalloutLog, StartError},
     host::lane::Threshold,
-    hosted::{HostedContext, check_store},
+    hosted::{HostedContext, check_place, resolved},
 };
 
 /// What a hosted callout replica starts from. It installs no signal handler and never ends the process. Its connect
@@ -111,16 +111,8 @@ impl CalloutReplicaInputs {
 
     /// In the order in which a hosted context checks its own.
     pub(crate) fn checked(self) -> Result<ReplicaInputs, StartError> {
-        let servers = Servers::parse(&self.servers)
-            .map_err(|why| StartError::Input(format!("servers cannot be dialled: {why}")))?;
-        if self.state_dir.as_os_str().is_empty() {
-            return Err(StartError::Input(
-                "stateDir must name the space's user-auth state directory".to_owned(),
-            ));
-        }
-        check_store(&*self.store, &self.store_identity)?;
-        let state_dir = std::path::absolute(&self.state_dir)
-            .map_err(|error| StartError::Input(format!("stateDir cannot be resolved: {error}")))?;
+        let servers = check_place(&self.servers, &self.state_dir, &*self.store, &self.store_identity)?;
+        let state_dir = resolved(&self.state_dir)?;
         Ok(ReplicaInputs {
             space: self.space,
             servers,

@@ -28,7 +28,7 @@ pub(crate) use inputs::ReplicaInputs;
 pub(crate) use run::{run_replica, run_replicas};
 
 use crate::{
-    context::{CalloutLog, StartError},
+    context::{StartError, log_or_stderr},
     handle::CloseError,
     hosted::HostedContext,
     lines::LineWriter,
@@ -214,12 +214,7 @@ async fn open(inputs: ReplicaInputs, custody: &Custody) -> Result<CalloutReplica
         .open_creds(InfraRole::AUTH_REPLICA.label(&inputs.space), &material.callout.callout_creds)
         .await
         .map_err(StartError::Callout)?;
-    let (log, stderr) = if let Some(log) = inputs.callout_log {
-        (log, None)
-    } else {
-        let stderr = LineWriter::stderr();
-        (Arc::new(|line: &str| stderr.line(line)) as CalloutLog, Some(stderr))
-    };
+    let (log, stderr) = log_or_stderr(inputs.callout_log);
     inputs.threshold.cross()?;
     let callout = Callout::start(
         connection.clone(),
