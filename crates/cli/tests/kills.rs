@@ -17,7 +17,6 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use cotal_broker::{
-    Connector, Custody, Lifetime,
     kv::{Bucket, LeaderRead},
     provision,
 };
@@ -33,7 +32,7 @@ use cotal_trust::{
     system::{SystemClock, SystemEntropy},
 };
 use cotal_wire::{
-    Actor, Clock, CredentialId, DerivedOwner, LifecycleUid, Permissions, Rules, UnixSecs,
+    Actor, Clock, CredentialId, DerivedOwner, LifecycleUid, UnixSecs,
     rows::{AgentGate, CredentialRow, LifecycleHead, NatkeyRow},
 };
 use cotal_workspace::material::Discovery;
@@ -220,20 +219,7 @@ async fn account(
     kills: usize,
     begun: UnixSecs,
 ) -> Result<()> {
-    let connector = Connector::new(
-        &space.server.url(),
-        space.space.clone(),
-        space.material.data_account.clone(),
-        Custody::new(),
-        Arc::new(SystemClock),
-        Arc::new(SystemEntropy),
-    );
-    let everything = |conn: &cotal_wire::ConnId| Permissions {
-        publish: Rules { allow: vec!["$JS.API.>".into()], deny: vec![] },
-        subscribe: Rules { allow: vec![format!("_INBOX_{conn}.>")], deny: vec![] },
-    };
-    let one_shot = Lifetime::OneShot { ttl_secs: 300, principal: None };
-    let connection = connector.open("kills-reader".into(), &everything, one_shot).await?;
+    let connection = space.jetstream("kills-reader").await?;
     provision::ensure_authority_stores(&connection, &space.space).await?;
     let auth = Bucket::new(&connection, "cotal_auth_kills");
 

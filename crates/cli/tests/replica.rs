@@ -10,7 +10,6 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use cotal_broker::{Connector, Custody, Lifetime};
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
 use cotal_testkit::{
     daemons::{DAEMON_WITHIN, Seat},
@@ -22,7 +21,7 @@ use cotal_trust::{
     idp::http_client,
     system::{SystemClock, SystemEntropy},
 };
-use cotal_wire::{Actor, LifecycleUid, Permissions, Rules};
+use cotal_wire::{Actor, LifecycleUid};
 use cotal_workspace::material::Discovery;
 
 const COTAL: &str = env!("CARGO_BIN_EXE_cotal");
@@ -192,20 +191,7 @@ async fn a_replica_fails_with_its_broker_and_with_a_store_that_is_no_longer_what
 }
 
 async fn delete_auth_store(space: &TestSpace) -> Result<()> {
-    let connector = Connector::new(
-        &space.server.url(),
-        space.space.clone(),
-        space.material.data_account.clone(),
-        Custody::new(),
-        Arc::new(SystemClock),
-        Arc::new(SystemEntropy),
-    );
-    let everything = |conn: &cotal_wire::ConnId| Permissions {
-        publish: Rules { allow: vec!["$JS.API.>".into()], deny: vec![] },
-        subscribe: Rules { allow: vec![format!("_INBOX_{conn}.>")], deny: vec![] },
-    };
-    let one_shot = Lifetime::OneShot { ttl_secs: 300, principal: None };
-    let connection = connector.open("replica-test".into(), &everything, one_shot).await?;
+    let connection = space.jetstream("replica-test").await?;
     let subject = "$JS.API.STREAM.DELETE.KV_cotal_auth_replicas";
     connection.request(subject, &[], bytes::Bytes::new(), Duration::from_secs(20)).await?;
     Ok(connection.close().await?)

@@ -50,6 +50,24 @@ impl TestSpace {
         Self::start_with_policy(name, idp_url, BrokerPolicy::default()).await
     }
 
+    /// A connection of five minutes in the space's account, signed by its key, that may ask JetStream anything.
+    pub async fn jetstream(&self, label: &str) -> Result<Connection> {
+        let connector = Connector::new(
+            &self.server.url(),
+            self.space.clone(),
+            self.material.data_account.clone(),
+            Custody::new(),
+            Arc::new(SystemClock),
+            Arc::new(SystemEntropy),
+        );
+        let api = |conn: &ConnId| Permissions {
+            publish: Rules { allow: vec!["$JS.API.>".into()], deny: vec![] },
+            subscribe: Rules { allow: vec![format!("_INBOX_{conn}.>")], deny: vec![] },
+        };
+        let one_shot = Lifetime::OneShot { ttl_secs: 300, principal: None };
+        Ok(connector.open(label.into(), &api, one_shot).await?)
+    }
+
     /// As [`Self::start`], with bounds of the broker's own.
     pub async fn start_with_policy(name: &str, idp_url: &str, policy: BrokerPolicy) -> Self {
         Self::start_bounded(name, idp_url, policy, None).await
