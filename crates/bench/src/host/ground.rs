@@ -1,8 +1,16 @@
 //! Many spaces on one root and one broker, as an operator of a host has them.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use cotal_broker::{Connector, Custody, Lifetime, provision};
 use cotal_dev_idp::{DevIdp, DevIdpOptions};
 use cotal_testkit::broker::NatsServer;
@@ -21,12 +29,16 @@ use cotal_workspace::{
 use futures::{StreamExt, TryStreamExt, stream};
 use tempfile::TempDir;
 
-use crate::{loadgen::Ticket, population::Ground, static_user};
+use super::process::open_files;
+use crate::{loadgen::Ticket, population::Ground, progress, static_user};
 
 /// What the broker may reserve, in bytes.
 const ROOM: u64 = 1 << 40;
 /// Spaces that are provisioned at once.
 const PROVISIONED_AT_ONCE: usize = 8;
+/// How long the broker may take to close the files of streams that it has just made.
+const FILES_WITHIN: Duration = Duration::from_secs(180);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 pub(super) struct HostGround {
     pub(super) lanes: Vec<Ground>,
@@ -34,6 +46,7 @@ pub(super) struct HostGround {
     pub(super) idp: DevIdp,
     pub(super) root: Root,
     dir: TempDir,
+    waited: AtomicBool,
 }
 
 impl HostGround {
@@ -86,7 +99,7 @@ impl HostGround {
         config(1, dir.path().join("probe"))?;
         let server =
             NatsServer::start_with(|port, store| config(port, store.to_path_buf()).unwrap_or_default()).await;
-        let ground = Self { lanes: grounds, server, idp, root, dir };
+        let ground = Self { lanes: grounds, server, idp, root, dir, waited: AtomicBool::new(false) };
         stream::iter(&ground.lanes)
             .map(async |lane| ground.provision(lane).await)
             .buffer_unordered(PROVISIONED_AT_ONCE)
@@ -104,6 +117,7 @@ impl HostGround {
             Arc::new(SystemClock),
             Arc::new(SystemEntropy),
         );
+        self.spare_files().await?;
         let token = lane.space.token();
         let label = InfraRole::PROVISIONER.label(&lane.space);
         let provisioner =
@@ -112,6 +126,28 @@ impl HostGround {
             .await
             .with_context(|| format!("provisioning {}", lane.space))?;
         Ok(provisioner.close().await?)
+    }
+
+    /// Waits until the broker has files to spare: it keeps those of a new stream open for a while, about 25 a space, and
+    /// refuses streams once it may open no more.
+    async fn spare_files(&self) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let (open, most) = open_files(self.server.pid())?;
+            if open < most / 10 * 7 {
+                return Ok(());
+            }
+            if !self.waited.swap(true, Ordering::Relaxed) {
+                progress(&format!(
+                    "the broker has {open} of {most} files open; waiting until it closes some"
+                ));
+            }
+            ensure!(
+                began.elapsed() < FILES_WITHIN,
+                "the broker keeps {open} of {most} files open: run it where `ulimit -Hn` says more"
+            );
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 
     pub(super) fn addr(&self) -> Result<SocketAddr> {

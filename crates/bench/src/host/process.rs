@@ -116,7 +116,7 @@ impl Process {
     }
 
     pub(super) fn files(&self) -> Result<usize> {
-        Ok(std::fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
+        Ok(open_files(self.pid)?.0)
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -158,6 +158,15 @@ impl Meter {
         let spent = |pid, before| Ok(100.0 * cpu_of(pid)?.saturating_sub(before).as_secs_f64() / over);
         self.processes.iter().map(|(pid, before)| spent(*pid, *before)).collect()
     }
+}
+
+/// How many files a process has open, and how many it may.
+pub(super) fn open_files(pid: u32) -> Result<(usize, usize)> {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd"))?.count();
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let soft = line.and_then(|line| line.split_whitespace().next()).context("no limit of open files")?;
+    Ok((open, soft.parse().unwrap_or(usize::MAX)))
 }
 
 /// Processor time that a process has taken so far.
