@@ -113,7 +113,7 @@ fn write(value: &Value, out: &mut String) -> Result<(), CanonicalError> {
     Ok(())
 }
 
-fn write_string(text: &str, out: &mut String) {
+pub(crate) fn write_string(text: &str, out: &mut String) {
     out.push('"');
     for c in text.chars() {
         match c {

@@ -18,6 +18,7 @@
 //! | [`rows`] | stored rows: closed schemas, exact bytes, pure transitions |
 //! | [`grants`] | permission templates |
 //! | [`delivery_admin`] | what the delivery daemon is asked, and what it answers |
+//! | [`manager_authority`], [`es_value`] | what a remote manager asks a host, and JSON as the reference prints it |
 //! | [`claims`], [`envelope`], [`canonical`], [`error`] | what a bearer says, endpoint calls, canonical JSON, refusals |
 //! | [`contract`] | contract artifacts: closures, cluster documents, the schema profile |
 //! | [`object`] | how a derived reader is kept to JSON objects |
@@ -33,7 +34,9 @@ pub mod endpoint_subject;
 pub mod endpoint_token;
 pub mod envelope;
 pub mod error;
+pub mod es_value;
 pub mod grants;
+pub mod manager_authority;
 pub mod names;
 pub mod object;
 pub mod op_principal;

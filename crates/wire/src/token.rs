@@ -215,6 +215,13 @@ token!(
     Role, "role", is_segment, "one or more of A-Z a-z 0-9 _ -"
 );
 
+impl Actor {
+    /// An actor that was built from checked tokens.
+    pub(crate) fn of_checked(actor: &str) -> Self {
+        Self(actor.into())
+    }
+}
+
 impl Sha256Hex {
     /// The digest within a reference whose grammar was checked.
     pub(crate) fn of_checked(hex: &str) -> Self {

@@ -1,0 +1,47 @@
+//! What a remote manager asks of the host that holds the signers: `POST /manager-service-authority` (contract 06).
+//!
+//! Every request is a closed object, read in the contract's order of refusals; each refusal here is `bad-request` and
+//! says nothing about authority. What a request stands on is in one table: [`Kind::rule`] and [`Operation::rule`].
+//!
+//! | kind | parser |
+//! |---|---|
+//! | the manager's own lifecycle | [`ServiceRequest`] |
+//! | maintenance | [`MaintenanceRequest`] |
+//! | managed agents | [`EnrollmentRequest`], [`PrepareRetirementRequest`], [`RuntimeRequest`], [`RetainedAgentRequest`] |
+//! | questions | [`GoalIndexRequest`], [`AdminRequest`] |
+//! | runs | [`RunAdmissionRequest`], [`RunAttemptRequest`], [`RunRevokeRequest`] |
+//! | delegated user intents | [`IntentRequest`], [`ExecutionRequest`] |
+
+mod envelope;
+mod fields;
+mod intents;
+mod kind;
+mod maintenance;
+mod managed_agent;
+mod proof;
+mod queries;
+mod runs;
+mod service;
+mod tokens;
+
+pub use envelope::{
+    Envelope, Holder, HolderKind, Identities, Incarnation, StandingActors, StandingRole, VERSION,
+    serve_principal,
+};
+pub use intents::{EXECUTING_ACTOR, Execution, ExecutionRequest, Intent, IntentRequest};
+pub use kind::{ADMIN, Epoch, Gate, Kind, Operation, Proof, Rule, SPAWN, SUPERVISE, Scope, Stock};
+pub use maintenance::{MaintenanceRequest, Mend};
+pub use managed_agent::{
+    EnrollmentRequest, EnrollmentTarget, MAX_ACTOR_TOKEN, MAX_LABEL, MAX_LIST, MAX_SENTINEL_CREDS,
+    PrepareRetirementRequest, RetainedAgentRequest, RuntimeRequest,
+};
+pub use proof::{CURRENT_REGISTRATION_DOMAIN, current_registration_message, registration_proof};
+pub use queries::{AdminRequest, GoalIndexRequest};
+pub use runs::{
+    Answers, Attempt, MAX_STEP, OperatorTurn, RunAdmissionRequest, RunAttemptRequest, RunRevokeRequest, Turn,
+};
+pub use service::{
+    MANAGER_ENDPOINT, MAX_ARTIFACTS, Payload, Renewal, RenewedRun, RequestedRetirement, ServedSession,
+    ServiceRequest,
+};
+pub use tokens::{RenewedTakeover, RequestId, RunHolder, RunId, Takeover};
