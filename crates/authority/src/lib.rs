@@ -32,6 +32,7 @@ pub mod intents;
 pub mod issuance;
 mod issuance_memory;
 pub mod issued;
+pub mod manager;
 mod mint_step;
 pub mod plane;
 pub mod plane_claim;

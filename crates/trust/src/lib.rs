@@ -18,6 +18,7 @@ pub mod jwt;
 pub mod mint;
 pub mod nkey;
 pub mod owner;
+pub mod registration_proof;
 pub mod system;
 pub mod xkey;
 
