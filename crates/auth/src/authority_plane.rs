@@ -24,6 +24,7 @@ use crate::{
     composition::{Composition, CompositionRequest, InteractiveManagerSelection},
     context::{NATIVE_ISSUANCE_PRUNE, StartError},
     hosted::{check_prune, check_servers},
+    past_note::PastNote,
 };
 
 /// What a plane is opened from.
@@ -176,7 +177,9 @@ async fn open(
         Arc::clone(&clock),
         Arc::clone(&entropy),
     );
-    let inputs = PlaneInputs { connector, clock, entropy, identity, native_issuance_prune, claim_patience };
+    let past = Some(Arc::new(PastNote::in_dir(&identity_root, &space)) as _);
+    let inputs =
+        PlaneInputs { connector, clock, entropy, identity, native_issuance_prune, claim_patience, past };
     let plane = match Plane::open(inputs).await {
         Ok(plane) => plane,
         Err(refusal) => {

@@ -14,6 +14,8 @@ use tokio::time::Instant;
 use crate::{
     barrier::{BarrierDeps, Sight, look, look_at_gate, look_at_head},
     credential::create_same,
+    past::{Looked, RememberPast, look_since},
+    plane_claim::When,
     retire::resume_retirement,
     scanner::Scanned,
     store::at_key,
@@ -63,13 +65,13 @@ pub enum GateSays {
 
 /// Reads the intents of a scan: session pins are no operations; a marker is `failed-precondition`, and what cannot be
 /// read `internal`.
-pub fn discover(rows: Vec<Scanned>) -> Result<Vec<Discovered>, EpError> {
-    let read = |row: Scanned| discover_one(&row.key, row.value.as_deref()).transpose();
-    rows.into_iter().filter_map(read).collect()
+pub fn discover(rows: &[Scanned]) -> Result<Vec<Discovered>, EpError> {
+    let read = |row: &Scanned| discover_one(&row.key, row.value.as_deref()).transpose();
+    rows.iter().filter_map(read).collect()
 }
 
 /// The operation of one row; `None` for a session pin.
-fn discover_one(key: &str, value: Option<&[u8]>) -> Result<Option<Discovered>, EpError> {
+pub(crate) fn discover_one(key: &str, value: Option<&[u8]>) -> Result<Option<Discovered>, EpError> {
     let tail = key.strip_prefix(PREFIX).unwrap_or(key);
     if tail.contains('.') {
         return Ok(None);
@@ -162,11 +164,33 @@ pub(crate) async fn record(deps: &BarrierDeps, op: &OpId, intent: &Intent) -> Re
 ///
 /// One operation that fails is logged and left as it is; an intent store that cannot be read fails the boot. None is begun
 /// after `patience`: nobody waits at the door for a delivery daemon that does not answer. Those are owed still.
-pub async fn resume_owed(deps: &BarrierDeps, patience: Duration) -> Result<BootResume, EpError> {
+///
+/// With a `past`, intents that were over before are not looked at again; without, or when the stream does not confirm its
+/// note, all of them are.
+pub async fn resume_owed(
+    deps: &BarrierDeps,
+    past: Option<&dyn RememberPast>,
+    patience: Duration,
+) -> Result<BootResume, EpError> {
     let until = Instant::now() + patience;
-    let (found, heads) = survey(deps).await?;
+    let note = match past {
+        Some(past) => past.load().await,
+        None => None,
+    };
+    deps.ledger.claim().assert_held(When::Before).await?;
+    let (looked, heads) = match look_since(deps, note.as_deref()).await? {
+        Some(looked) => {
+            let heads = heads_of(deps, &looked.found).await?;
+            (looked, heads)
+        }
+        None => survey(deps, past.is_some()).await?,
+    };
     let mut outcome = BootResume::default();
-    let owed = sort_out(deps, found, &heads, &mut outcome).await?;
+    let Sorted { owed, open } = sort_out(deps, &looked.found, &heads, &mut outcome).await?;
+    deps.ledger.claim().assert_held(When::After).await?;
+    if let Some(past) = past {
+        keep(past, note, looked.note(deps.stores.space(), &open)).await;
+    }
 
     let mut resumes = stream::iter(owed)
         .map(|Discovered { op, header }| async move {
@@ -204,11 +228,33 @@ pub async fn resume_owed(deps: &BarrierDeps, patience: Duration) -> Result<BootR
     Ok(outcome)
 }
 
+/// Looks at what came since the last note and notes it too, so that the next boot need not. Without a note that the stream
+/// confirms it does nothing: the next boot looks at everything, and makes one.
+pub(crate) async fn remember(deps: &BarrierDeps, past: &dyn RememberPast) -> Result<(), EpError> {
+    let note = past.load().await;
+    let Some(looked) = look_since(deps, note.as_deref()).await? else { return Ok(()) };
+    let heads = heads_of(deps, &looked.found).await?;
+    let Sorted { open, .. } = sort_out(deps, &looked.found, &heads, &mut BootResume::default()).await?;
+    keep(past, note, looked.note(deps.stores.space(), &open)).await;
+    Ok(())
+}
+
+async fn keep(past: &dyn RememberPast, was: Option<Vec<u8>>, now: Option<Vec<u8>>) {
+    if let Some(now) = now
+        && was.as_ref() != Some(&now)
+    {
+        past.save(now).await;
+    }
+}
+
 /// Every intent, and the heads of the retirements among them by their keys.
 ///
 /// The heads are read in batches while the scan still runs. What is read of a retirement that is over does not change
 /// any more, whenever it is read.
-async fn survey(deps: &BarrierDeps) -> Result<(Vec<Discovered>, HashMap<String, LeaderRead>), EpError> {
+async fn survey(
+    deps: &BarrierDeps,
+    to_note: bool,
+) -> Result<(Looked, HashMap<String, LeaderRead>), EpError> {
     deps.stores.auth_store().count_request();
     let (seen, keys) = mpsc::unbounded();
     let scan = async move {
@@ -223,21 +269,52 @@ async fn survey(deps: &BarrierDeps) -> Result<(Vec<Discovered>, HashMap<String, 
         deps.ledger.intents(&see).await
     };
     let (rows, heads) = futures::join!(scan, deps.stores.records().direct_read_many(keys));
-    Ok((discover(rows?)?, heads?))
+    let (rows, heads) = (rows?, heads?);
+    // Nobody but the holder of the claim writes intents, so none came since the scan.
+    let tail = if to_note { Some(deps.stores.auth().tail().await?) } else { None };
+    let found = discover(&rows)?;
+    Ok((Looked::at_everything(&rows, found, tail), heads))
 }
 
-/// Which of the intents are owed.
+/// The heads of the retirements among these by their keys.
+async fn heads_of(
+    deps: &BarrierDeps,
+    found: &[Discovered],
+) -> Result<HashMap<String, LeaderRead>, EpError> {
+    let retirements = found.iter().filter(|intent| intent.header.kind == OpKind::Retirement);
+    let keys: Vec<_> = retirements.map(|intent| names::head_key(&intent.header.principal)).collect();
+    deps.stores.records().direct_read_many(stream::iter(keys)).await
+}
+
+/// What of the intents is owed, and what is not over.
+struct Sorted {
+    owed: Vec<Discovered>,
+    open: Vec<OpId>,
+}
+
+/// How an operation stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stands {
+    /// It is owed.
+    Owed,
+    /// It is not, and may yet be: one that was written down and never begun, or a takeover of a living incarnation.
+    NotOwed,
+    /// It never will be again.
+    Over,
+}
+
+/// Which of the intents are owed, and which are not over.
 ///
 /// An intent is never deleted, so nearly all of them are of a past that is over, and a boot must not ask for each of
 /// their gates: a retirement whose own head is retired has ended, for that write is its last and its gate was final
 /// before it. Gates are asked for one by one, many at once, where a head proves nothing.
 async fn sort_out(
     deps: &BarrierDeps,
-    found: Vec<Discovered>,
+    found: &[Discovered],
     heads: &HashMap<String, LeaderRead>,
     outcome: &mut BootResume,
-) -> Result<Vec<Discovered>, EpError> {
-    let (over, unproved): (Vec<_>, Vec<_>) = found.into_iter().partition(|intent| {
+) -> Result<Sorted, EpError> {
+    let (over, unproved): (Vec<_>, Vec<_>) = found.iter().partition(|intent| {
         let head = match heads.get(&names::head_key(&intent.header.principal)) {
             Some(LeaderRead::Value(entry)) => {
                 LifecycleHead::parse(&intent.header.principal, &entry.value).ok()
@@ -248,34 +325,42 @@ async fn sort_out(
     });
     outcome.skipped += over.len();
 
-    let mut gates = stream::iter(unproved)
+    let mut gates = stream::iter(unproved.into_iter().cloned())
         .map(|intent| async move {
-            let owed = is_owed(deps, &intent).await;
-            (intent, owed)
+            let stands = stands(deps, &intent).await;
+            (intent, stands)
         })
         .buffered(LOOKS_AT_ONCE);
-    let mut owed = Vec::new();
-    while let Some((intent, is_owed)) = gates.next().await {
-        match is_owed {
-            Ok(true) => owed.push(intent),
-            Ok(false) => outcome.skipped += 1,
+    let mut sorted = Sorted { owed: Vec::new(), open: Vec::new() };
+    while let Some((intent, stands)) = gates.next().await {
+        if stands != Ok(Stands::Over) {
+            sorted.open.push(intent.op.clone());
+        }
+        match stands {
+            Ok(Stands::Owed) => sorted.owed.push(intent),
+            Ok(Stands::NotOwed | Stands::Over) => outcome.skipped += 1,
             Err(refusal) => outcome.failed.push((intent.op, refusal)),
         }
     }
     drop(gates);
-    Ok(owed)
+    Ok(sorted)
 }
 
-/// Whether an operation is owed, by leader reads.
-async fn is_owed(deps: &BarrierDeps, Discovered { op, header }: &Discovered) -> Result<bool, EpError> {
+/// How an operation stands, by leader reads.
+async fn stands(deps: &BarrierDeps, Discovered { op, header }: &Discovered) -> Result<Stands, EpError> {
     let gate = look_at_gate(deps, &header.lifecycle_uid).await?;
     Ok(match owed_by_gate(op, header.kind, gate.row()) {
-        GateSays::Owed => true,
-        GateSays::NotOwed => false,
+        GateSays::Owed => Stands::Owed,
+        // A final gate is never frozen again.
+        GateSays::NotOwed => match gate.row().map(AgentGate::state) {
+            Some(GateState::Retired(_)) => Stands::Over,
+            _ => Stands::NotOwed,
+        },
         // What cannot be read is for the resume to say.
-        GateSays::AskHead => look_at_head(deps, &header.principal)
-            .await
-            .map_or(true, |head| owed_by_head(&header.lifecycle_uid, head.row())),
+        GateSays::AskHead => match look_at_head(deps, &header.principal).await {
+            Ok(head) if !owed_by_head(&header.lifecycle_uid, head.row()) => Stands::Over,
+            Ok(_) | Err(_) => Stands::Owed,
+        },
     })
 }
 

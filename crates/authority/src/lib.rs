@@ -34,6 +34,7 @@ mod issuance_memory;
 pub mod issued;
 pub mod manager;
 mod mint_step;
+pub mod past;
 pub mod plane;
 pub mod plane_claim;
 mod prune_timer;

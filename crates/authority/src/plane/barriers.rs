@@ -17,7 +17,8 @@ use crate::{
     drain::Retiring,
     flights::RetirementOutcome,
     handle_revocation::{HandleRevocation, revoke_handle},
-    intents::Discovered,
+    intents::{Discovered, remember},
+    past::RememberPast,
     retire::retire,
     retirement::RetirementFailure,
     retirements::Retirements,
@@ -27,6 +28,10 @@ use crate::{
 /// How long after a failure an owed operation is first run again, and how long the pause may become.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long after a barrier started it is noted which of them are over.
+const NOTED_AFTER: Duration = Duration::from_secs(10);
+/// How long that may take: a close waits for it.
+const NOTED_WITHIN: Duration = Duration::from_secs(2);
 /// How long a close waits for barriers that run. Each looks between two steps whether it may go on, so that only one
 /// that waits for an eviction takes longer; it is cut off then, which is what the next open resumes.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
@@ -39,6 +44,8 @@ pub(super) struct Barriers {
     running: Mutex<Option<JoinSet<()>>>,
     owed: Mutex<BTreeMap<OpId, Owing>>,
     came_to_owe: Notify,
+    /// Told of each barrier that starts.
+    started: Notify,
 }
 
 /// An operation that holds its gate, and that ends when it is run again.
@@ -58,6 +65,7 @@ impl Barriers {
             running: Mutex::new(Some(JoinSet::new())),
             owed: Mutex::default(),
             came_to_owe: Notify::new(),
+            started: Notify::new(),
         }
     }
 
@@ -124,6 +132,7 @@ impl Barriers {
             return Err(EpError::unavailable("the authority plane closes; ask again once it has reopened"));
         };
         while tasks.try_join_next().is_some() {}
+        self.started.notify_one();
         let (done, outcome) = oneshot::channel();
         tasks.spawn(async move {
             // Nobody may be waiting any more.
@@ -193,6 +202,35 @@ impl Barriers {
             // As a request would: joined with the requests that are there.
             OpKind::Retirement => retirements.run(of).await.map(drop).map_err(|failure| failure.error),
             _ => self.resume_takeover(of.op).await,
+        }
+    }
+}
+
+/// Notes what has ended, some time after barriers ran, and once more at the `stop`.
+pub(super) async fn remember_what_ended(
+    barriers: Arc<Barriers>,
+    past: Arc<dyn RememberPast>,
+    mut stop: watch::Receiver<bool>,
+) {
+    loop {
+        tokio::select! {
+            biased;
+            () = barriers.started.notified() => {}
+            _ = stop.wait_for(|stopped| *stopped) => return,
+        }
+        let stopped = tokio::select! {
+            () = sleep(NOTED_AFTER) => false,
+            _ = stop.wait_for(|stopped| *stopped) => true,
+        };
+        match timeout(NOTED_WITHIN, remember(&barriers.deps, past.as_ref())).await {
+            Ok(Ok(())) => {}
+            Ok(Err(refusal)) => {
+                tracing::debug!(space = %barriers.deps.stores.space(), %refusal, "the past was not noted");
+            }
+            Err(_) => tracing::debug!(space = %barriers.deps.stores.space(), "the past was not noted in time"),
+        }
+        if stopped {
+            return;
         }
     }
 }

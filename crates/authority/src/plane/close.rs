@@ -9,7 +9,7 @@ use crate::{plane_claim::ClaimRefusal, scanner::ScannerConnection};
 
 /// What of the plane is still to be closed. A part that closed is not closed again by a retry.
 pub(super) struct Closing {
-    /// The pruner, and what runs owed operations again.
+    /// The pruner, what runs owed operations again, and what notes which are over.
     tasks: Vec<JoinHandle<()>>,
     stop: watch::Sender<bool>,
     rail: bool,
@@ -23,13 +23,13 @@ pub(super) struct Closing {
 
 impl Closing {
     pub(super) fn new(
-        tasks: [JoinHandle<()>; 2],
+        tasks: Vec<JoinHandle<()>>,
         stop: watch::Sender<bool>,
         ledger: ScannerConnection,
         records: ScannerConnection,
     ) -> Self {
         Self {
-            tasks: tasks.into(),
+            tasks,
             stop,
             rail: true,
             ledger: Some(ledger),

@@ -27,6 +27,7 @@ use crate::{
     handle_revocation::HandleRevocation,
     intents::BootResume,
     issuance::IssuanceLog,
+    past::RememberPast,
     plane_claim::ClaimHold,
     rail::AuthRail,
     registration::OwnRegistration,
@@ -60,6 +61,8 @@ pub struct PlaneInputs {
     pub native_issuance_prune: Duration,
     /// How long an inconclusive look at a dead predecessor is repeated; default [`CLAIM_PATIENCE`].
     pub claim_patience: Duration,
+    /// Where it is kept how far the past is over. Without, each open looks at every operation that there ever was.
+    pub past: Option<Arc<dyn RememberPast>>,
 }
 
 /// The kept identity of the plane's own endpoint `auth`: each start under it is one epoch on.

@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     Plane, PlaneIdentity, PlaneInputs,
-    barriers::{Barriers, end_what_is_owed},
+    barriers::{Barriers, end_what_is_owed, remember_what_ended},
     close::Closing,
 };
 use crate::{
@@ -64,7 +64,7 @@ pub(super) async fn open(inputs: PlaneInputs) -> Result<Arc<Plane>, EpError> {
 }
 
 async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plane>, EpError> {
-    let PlaneInputs { connector, clock, entropy, identity, native_issuance_prune, claim_patience } = inputs;
+    let PlaneInputs { connector, clock, entropy, identity, native_issuance_prune, claim_patience, past } = inputs;
     let space = connector.space().clone();
     let token = space.token();
     let fence = Arc::new(Fence::new());
@@ -151,7 +151,7 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
         evictor: Arc::new(SharedSweeps::over(Arc::new(delivery.clone()), still_held(&hold))),
         sessions: Some(Arc::new(SessionReconciler::new(connector.clone(), barrier_stores.clone()))),
     };
-    let boot = resume_owed(&deps, BOOT_PATIENCE).await?;
+    let boot = resume_owed(&deps, past.as_deref(), BOOT_PATIENCE).await?;
     let barriers = Arc::new(Barriers::new(deps, connector.clone()));
     barriers.owe(&boot.owed);
     unwind.push({
@@ -190,7 +190,9 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
         native_issuance_prune,
         stopped.clone(),
     ));
-    let debtor = tokio::spawn(end_what_is_owed(barriers.clone(), retirements.clone(), stopped));
+    let debtor = tokio::spawn(end_what_is_owed(barriers.clone(), retirements.clone(), stopped.clone()));
+    let rememberer = past.map(|past| tokio::spawn(remember_what_ended(barriers.clone(), past, stopped)));
+    let tasks = [pruner, debtor].into_iter().chain(rememberer).collect();
 
     Ok(Arc::new(Plane {
         space,
@@ -209,7 +211,7 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
         boot,
         registration,
         rail,
-        closing: Mutex::new(Closing::new([pruner, debtor], stop, ledger_connection, records_connection)),
+        closing: Mutex::new(Closing::new(tasks, stop, ledger_connection, records_connection)),
     }))
 }
 

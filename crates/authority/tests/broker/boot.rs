@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use cotal_authority::{
     intents::{BootResume, resume_owed},
+    past::RememberPast,
     retire::retire,
     takeover::take_over,
 };
@@ -37,7 +38,7 @@ fn retirement(actor: &str, uid: &LifecycleUid) -> String {
 async fn the_boot_ends_what_is_owed_and_leaves_the_rest() {
     let rig = Rig::start().await;
     let deps = rig.deps().await;
-    assert_eq!(resume_owed(&deps, LONG).await.unwrap(), BootResume::default());
+    assert_eq!(resume_owed(&deps, None, LONG).await.unwrap(), BootResume::default());
 
     // Done, both kinds.
     for (actor, kind) in [("tdone", "takeover"), ("rdone", "retirement")] {
@@ -87,7 +88,7 @@ async fn the_boot_ends_what_is_owed_and_leaves_the_rest() {
     // A session's pin is no operation.
     rig.world.put(&rig.world.auth, "stage.session.s1.c", "{}").await;
 
-    let outcome = resume_owed(&deps, LONG).await.unwrap();
+    let outcome = resume_owed(&deps, None, LONG).await.unwrap();
     assert_eq!(outcome.resumed, [an_op('a'), an_op('b'), an_op('c')]);
     let failed: Vec<_> = outcome.failed.iter().map(|(op, refusal)| (op.clone(), refusal.code)).collect();
     assert_eq!(failed, [(an_op('e'), EpCode::Internal), (an_op('d'), EpCode::Internal)]);
@@ -97,7 +98,7 @@ async fn the_boot_ends_what_is_owed_and_leaves_the_rest() {
     assert_eq!(rig.head("last").await["state"], "retired");
     assert_eq!(rig.gate(&idle).await["state"], "open");
 
-    let again = resume_owed(&deps, LONG).await.unwrap();
+    let again = resume_owed(&deps, None, LONG).await.unwrap();
     assert_eq!((again.resumed.len(), again.failed.len(), again.skipped), (0, 2, 8));
 }
 
@@ -117,11 +118,11 @@ async fn one_operation_that_cannot_be_ended_does_not_keep_the_next_from_ending()
     let deps = rig.deps().await;
     plant_two_owed(&rig).await;
     rig.evictor.cannot_evict(&[&format!("{OWNER}.first")]);
-    let outcome = resume_owed(&deps, LONG).await.unwrap();
+    let outcome = resume_owed(&deps, None, LONG).await.unwrap();
     assert_eq!(outcome.resumed, [an_op('b')]);
     assert_eq!((&outcome.failed[0].0, outcome.failed[0].1.code), (&an_op('a'), EpCode::Unavailable));
     rig.evictor.cannot_evict(&[]);
-    assert_eq!(resume_owed(&deps, LONG).await.unwrap().resumed, [an_op('a')]);
+    assert_eq!(resume_owed(&deps, None, LONG).await.unwrap().resumed, [an_op('a')]);
 }
 
 /// Whoever waits for the plane to serve does not wait for every eviction of an earlier run.
@@ -130,11 +131,11 @@ async fn a_boot_whose_time_is_over_begins_nothing_and_owes_it() {
     let rig = Rig::start().await;
     let deps = rig.deps().await;
     plant_two_owed(&rig).await;
-    let outcome = resume_owed(&deps, Duration::ZERO).await.unwrap();
+    let outcome = resume_owed(&deps, None, Duration::ZERO).await.unwrap();
     let owed: Vec<_> = outcome.owed.iter().map(|owed| owed.op.clone()).collect();
     assert_eq!((owed, outcome.resumed), (vec![an_op('a'), an_op('b')], vec![]));
     assert!(rig.evictor.asked().is_empty());
-    assert_eq!(resume_owed(&deps, LONG).await.unwrap().resumed, [an_op('a'), an_op('b')]);
+    assert_eq!(resume_owed(&deps, None, LONG).await.unwrap().resumed, [an_op('a'), an_op('b')]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,13 +145,100 @@ async fn an_intent_that_cannot_be_read_fails_the_boot() {
     let (uid, key) = (uid(), format!("stage.{}", an_op('a')));
     for bad in ["{}".to_owned(), "[".to_owned(), takeover("a", &uid).replace("takeover", "registration")] {
         rig.world.put(&rig.world.auth, &key, &bad).await;
-        assert_garbled(resume_owed(&deps, LONG).await, &key);
+        assert_garbled(resume_owed(&deps, None, LONG).await, &key);
     }
     rig.world.delete(&rig.world.auth, &key).await;
-    assert_eq!(code(resume_owed(&deps, LONG).await), EpCode::FailedPrecondition);
+    assert_eq!(code(resume_owed(&deps, None, LONG).await), EpCode::FailedPrecondition);
     rig.world.put(&rig.world.auth, &key, &takeover("a", &uid)).await;
     rig.world.put(&rig.world.auth, "stage.short", &takeover("a", &uid)).await;
-    assert_garbled(resume_owed(&deps, LONG).await, "stage.short");
+    assert_garbled(resume_owed(&deps, None, LONG).await, "stage.short");
+}
+
+/// A note in memory.
+#[derive(Default)]
+struct Kept(parking_lot::Mutex<Option<Vec<u8>>>);
+
+#[async_trait::async_trait]
+impl RememberPast for Kept {
+    async fn load(&self) -> Option<Vec<u8>> {
+        self.0.lock().clone()
+    }
+
+    async fn save(&self, note: Vec<u8>) {
+        *self.0.lock() = Some(note);
+    }
+}
+
+impl Kept {
+    fn alter(&self, from: &str, to: &str) {
+        let mut note = self.0.lock();
+        let was = String::from_utf8(note.take().unwrap()).unwrap();
+        assert!(was.contains(from), "{was}");
+        *note = Some(was.replace(from, to).into_bytes());
+    }
+}
+
+async fn plant_retired(rig: &Rig, op: &OpId, actor: &str) {
+    let uid = uid();
+    rig.plant_intent(op, &retirement(actor, &uid)).await;
+    rig.plant_gate(&uid, 1, "retired", &held_by(op, "retirement")).await;
+    rig.plant_head(actor, &uid, 1, "\"state\":\"retired\"").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_over_is_not_looked_at_again_and_everything_else_is() {
+    let rig = Rig::start().await;
+    let deps = rig.deps().await;
+    let kept = Kept::default();
+    let boot = async || resume_owed(&deps, Some(&kept), LONG).await;
+    let skipped = |skipped| Ok(BootResume { skipped, ..BootResume::default() });
+    // An empty space is noted too: what comes then is found beyond the note.
+    assert_eq!(boot().await, skipped(0));
+
+    for (n, actor) in [('a', "anna"), ('b', "ben"), ('c', "cleo")] {
+        plant_retired(&rig, &an_op(n), actor).await;
+    }
+    // One that was written down and never begun: it may yet be owed, whenever somebody runs it again.
+    let begun_later = uid();
+    rig.plant("later", &begun_later).await;
+    rig.plant_intent(&an_op('d'), &retirement("later", &begun_later)).await;
+    assert_eq!(boot().await, skipped(4));
+    assert_eq!(boot().await, skipped(1));
+
+    // It was run again, and cut off: the boot ends it, though it is older than the note.
+    rig.plant_gate(&begun_later, 1, "frozen", &held_by(&an_op('d'), "retirement")).await;
+    assert_eq!(boot().await.unwrap().resumed, [an_op('d')]);
+    assert_eq!(boot().await, skipped(1));
+    assert_eq!(boot().await, skipped(0));
+
+    // What came after the note is found, owed or not.
+    plant_retired(&rig, &an_op('e'), "ella").await;
+    let owed = uid();
+    rig.plant("fred", &owed).await;
+    rig.plant_intent(&an_op('f'), &retirement("fred", &owed)).await;
+    rig.plant_gate(&owed, 1, "frozen", &held_by(&an_op('f'), "retirement")).await;
+    let outcome = boot().await.unwrap();
+    assert_eq!((outcome.skipped, outcome.resumed), (1, vec![an_op('f')]));
+    assert_eq!(boot().await, skipped(1));
+
+    // A note that the stream does not confirm, or that is none, vouches for nothing.
+    let all = 6;
+    for (from, to) in [
+        ("\"created\":\"2", "\"created\":\"1"),
+        ("\"digest\":\"sha256:", "\"digest\":\"sha256:0"),
+        ("\"key\":\"stage.", "\"key\":\"stage.0"),
+        ("\"revision\":", "\"revision\":1"),
+        ("\"space\":\"", "\"space\":\"x"),
+        ("{", "["),
+    ] {
+        kept.alter(from, to);
+        assert_eq!(boot().await, skipped(all), "{from}");
+        assert_eq!(boot().await, skipped(0), "{from}");
+    }
+
+    // A marker where an intent was refuses, however old the intent is.
+    rig.world.delete(&rig.world.auth, &format!("stage.{}", an_op('a'))).await;
+    assert_eq!(code(boot().await), EpCode::FailedPrecondition);
 }
 
 /// Ten thousand retirements of the past cost the boot a moment, and no write.
@@ -169,7 +257,7 @@ async fn a_long_past_does_not_hold_up_the_boot() {
         })
         .await;
     let before = Instant::now();
-    let outcome = resume_owed(&deps, LONG).await.unwrap();
+    let outcome = resume_owed(&deps, None, LONG).await.unwrap();
     let took = before.elapsed();
     println!("{PAST} operations of the past are passed over in {took:?}");
     assert_eq!(outcome, BootResume { skipped: PAST, ..BootResume::default() });

@@ -30,6 +30,7 @@ pub(crate) async fn open(world: &World, prune: Duration) -> Result<Arc<Plane>, E
         identity: world.identity.clone(),
         native_issuance_prune: prune,
         claim_patience: Duration::ZERO,
+        past: None,
     })
     .await
 }

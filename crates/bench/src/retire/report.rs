@@ -34,6 +34,8 @@ pub(crate) struct RetireReport {
 pub(crate) struct Boot {
     pub(crate) none_ms: f64,
     pub(crate) past_ms: f64,
+    /// The first of those boots, which finds no note of them.
+    pub(crate) past_first_ms: f64,
     /// Completed retirements that were written besides those of this run.
     pub(crate) past: usize,
 }

@@ -135,6 +135,7 @@ impl House {
             },
             native_issuance_prune: Duration::from_secs(60),
             claim_patience: Duration::ZERO,
+            past: None,
         })
         .await
         .unwrap();

@@ -198,6 +198,7 @@ async fn open_plane(identity: &InstanceIdentity, connector: Connector) -> Result
         },
         native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
         claim_patience: CLAIM_PATIENCE,
+        past: None,
     };
     Ok(Plane::open(inputs).await?)
 }

@@ -73,6 +73,7 @@ impl Cluster {
             identity: self.identity.clone(),
             native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
             claim_patience: BRIEFLY,
+            past: None,
         })
         .await
     }
