@@ -41,7 +41,9 @@ use crate::{
         seats::Seats,
     },
     lines::LineWriter,
+    manager::{ManagerAuthority, PartsInputs},
     managers::NoManagers,
+    past_note::PastNote,
     platform::Platform,
     public_face::PublicFace,
     sessions::NoSessions,
@@ -283,6 +285,7 @@ async fn open(
         identity: plane_identity(&inputs).await?,
         native_issuance_prune: inputs.native_issuance_prune,
         claim_patience: CLAIM_PATIENCE,
+        past: Some(Arc::new(PastNote::in_dir(&inputs.state_dir, &inputs.space))),
     })
     .await
     .map_err(StartError::Plane)?;
@@ -326,13 +329,25 @@ async fn open(
         inputs.composition.issuer_ttl_secs,
     )
     .map_err(StartError::Callout)?;
+    let manager = ManagerAuthority::new(PartsInputs {
+        space: inputs.space.clone(),
+        data_account: material.data_account.clone(),
+        ledger: ledger.clone(),
+        plane: Arc::clone(&plane),
+        connector: connector.clone(),
+        issuer: issuer.clone(),
+        standing_ttl_secs: inputs.composition.standing_ttl_secs,
+        sentinel_creds: material.callout.sentinel_creds.clone(),
+        clock: Arc::clone(&inputs.clock),
+        entropy: Arc::clone(&inputs.entropy),
+    });
     let credentials: Arc<dyn ConnectCredentials> = Arc::clone(&plane) as _;
     let doors = Doors {
         plane: Arc::clone(&plane) as _,
         ledger: ledger.clone(),
         data_account: material.data_account.account.clone(),
     };
-    let service = Arc::new(compose(&inputs, &material, ledger, credentials, limiter)?);
+    let service = Arc::new(compose(&inputs, &material, ledger, credentials, limiter, manager.clone())?);
     let cap = Capability::mint(&*inputs.entropy);
     let face = Arc::new(Face::loopback(Arc::clone(&service), cap.clone(), doors));
     let loopback = Listener::bind(inputs.port, face, Seats::of_process())
@@ -343,6 +358,7 @@ async fn open(
     let public_url = match &inputs.public_face {
         Some(face) => {
             let (listener, public_url) = open_public(face, &inputs, &material, service).await?;
+            manager.parts().exchange_at(public_url.clone());
             opened.public = Some(listener);
             Some(public_url)
         }
@@ -366,6 +382,7 @@ async fn open(
         connection,
         callout,
         issuer,
+        manager,
         stderr,
         listeners: loopback.into_iter().chain(public).collect(),
     }))
@@ -402,6 +419,7 @@ fn compose(
     ledger: Ledger,
     credentials: Arc<dyn ConnectCredentials>,
     limiter: Arc<Limiter>,
+    manager: ManagerAuthority,
 ) -> Result<Service, StartError> {
     let clock = &inputs.clock;
     let authority = ExchangeAuthority::new(ledger, credentials);
@@ -427,6 +445,7 @@ fn compose(
             managers: Arc::new(NoManagers),
             clock: Arc::clone(clock),
         },
+        manager: Arc::new(manager),
         clock: Arc::clone(clock),
     })
 }

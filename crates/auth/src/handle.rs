@@ -17,6 +17,7 @@ use crate::{
     hosted::HostedContext,
     http::listener::Listener,
     lines::LineWriter,
+    manager::ManagerAuthority,
     platform::{HostDoor, Platform, PlatformControlDoor},
 };
 
@@ -73,6 +74,8 @@ pub(crate) struct HandleParts {
     pub callout: Arc<Callout>,
     /// What issues authority at a connect; it dials when it is first asked.
     pub issuer: IssuerSession,
+    /// What decides and executes the requests of remote managers.
+    pub manager: ManagerAuthority,
     /// Where the callout's lines go, unless the host takes them.
     pub stderr: Option<&'static LineWriter>,
     pub listeners: Vec<Listener>,

@@ -16,13 +16,14 @@ use super::{
     public::{self, Admitted, Public},
     reply::Reply,
 };
-use crate::capability::Capability;
+use crate::{capability::Capability, manager::AnswerManagers};
 
 /// What both faces of one space answer from.
 pub(crate) struct Service {
     pub issuer: String,
     pub jwks: Bytes,
     pub exchange: Exchange,
+    pub manager: Arc<dyn AnswerManagers>,
     pub clock: Arc<dyn Clock>,
 }
 

@@ -310,6 +310,7 @@ impl Rig {
                 managers: Arc::clone(&managers) as _,
                 clock: Arc::clone(&dyn_clock),
             },
+            manager: Arc::new(NoManagerAuthority),
             clock: dyn_clock,
         });
         let cap = Capability::mint(&SystemEntropy);
@@ -562,4 +563,18 @@ pub(super) async fn read_answer(stream: &mut TcpStream) -> Answer {
         .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
         .collect();
     Answer { status, headers, text: body.to_owned() }
+}
+
+/// Serves no manager.
+struct NoManagerAuthority;
+
+#[async_trait::async_trait]
+impl crate::manager::AnswerManagers for NoManagerAuthority {
+    async fn dispatch(
+        &self,
+        _holder: &cotal_authority::manager::Holder,
+        _request: &cotal_wire::es_value::EsValue,
+    ) -> Result<serde_json::Value, cotal_wire::EpError> {
+        Err(cotal_wire::EpError::unimplemented("this house serves no managers"))
+    }
 }

@@ -1,0 +1,83 @@
+//! What the service does for a remote manager: `POST /manager-service-authority` and the doors that decide the same
+//! requests (contract 06).
+//!
+//! A manager holds no signer, no ledger and no store. It asks, and each request is decided anew from the asking actor's
+//! ledger row, the manager's gate, its epoch and its proof: [`cotal_authority::manager`] decides, purely; the files here
+//! read what is decided on, and do what was decided. A caller reaches them through [`AnswerManagers::dispatch`] alone.
+
+mod agents;
+mod lifecycle;
+mod maintenance;
+mod parts;
+mod queries;
+mod runs;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use cotal_authority::manager::Holder;
+use cotal_wire::{EpError, es_value::EsValue, manager_authority::Kind};
+use serde_json::Value;
+
+pub(crate) use parts::{Parts, PartsInputs};
+
+/// What answers the requests of remote managers, for the routes and doors that prove who asks.
+#[async_trait]
+pub(crate) trait AnswerManagers: Send + Sync {
+    /// Decides a request by its kind and executes it; the result in the contract's shape.
+    async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Value, EpError>;
+}
+
+/// Decides and executes the requests of remote managers. Clones are one authority.
+#[derive(Clone)]
+pub(crate) struct ManagerAuthority {
+    parts: Arc<Parts>,
+}
+
+impl ManagerAuthority {
+    pub(crate) fn new(inputs: PartsInputs) -> Self {
+        Self { parts: Arc::new(Parts::new(inputs)) }
+    }
+
+    /// What the requests are decided and executed with.
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+}
+
+#[async_trait]
+impl AnswerManagers for ManagerAuthority {
+    /// `holder` is what the route or door proved of who asks. A fenced plane refuses first; a kind that this service does
+    /// not serve is `unimplemented`; anything else that names no kind is refused by the parser of the manager's lifecycle.
+    async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
+        let parts = &*self.parts;
+        parts.plane.check_open()?;
+        match kind_of(request) {
+            Kind::Enrollment => agents::enroll(parts, holder, request).await,
+            Kind::PrepareRetirement => agents::prepare_retirement(parts, holder, request).await,
+            Kind::RetainedAgentValidation => agents::validate_retained(parts, holder, request).await,
+            kind @ (Kind::RuntimeCreate
+            | Kind::RuntimeStatus
+            | Kind::DelegatedIntent
+            | Kind::DelegatedIntentExecution) => Err(EpError::unimplemented(format!(
+                "{} is answered by the host that embeds this service; this one does not intercept it",
+                kind.as_str()
+            ))),
+            Kind::GoalIndexScan => queries::scan_goals(parts, holder, request).await,
+            Kind::AdminAuthorization => queries::authorize_admin(parts, holder, request).await,
+            Kind::RunAdmission => runs::admit(parts, holder, request).await,
+            Kind::RunSubmission => runs::submit(parts, holder, request).await,
+            Kind::RunCancel => runs::cancel(parts, holder, request).await,
+            Kind::RunRevoke => runs::revoke(parts, holder, request).await,
+            Kind::RunAttempt => runs::attempt(parts, holder, request).await,
+            Kind::Maintenance => maintenance::mend(parts, holder, request).await,
+            Kind::Service => lifecycle::issue(parts, holder, request).await,
+        }
+    }
+}
+
+/// The kind that a request names. One that names none is the lifecycle's: its closed parser refuses it.
+fn kind_of(request: &EsValue) -> Kind {
+    let named = request.as_object().and_then(|object| object.get("kind")).and_then(EsValue::as_text);
+    named.and_then(Kind::from_name).unwrap_or(Kind::Service)
+}

@@ -1,0 +1,92 @@
+//! What manager requests are decided and executed with.
+
+use std::sync::{Arc, OnceLock};
+
+use cotal_authority::{
+    Plane,
+    issued::IssuerSession,
+    manager::{Host, LifecycleHost},
+};
+use cotal_broker::Connector;
+use cotal_ledger::Ledger;
+use cotal_trust::{bundle::DataAccount, registration_proof::RegistrationProofKey};
+use cotal_wire::{Clock, Entropy, EpError, Space};
+use zeroize::Zeroizing;
+
+/// What [`Parts`] are made of.
+pub(crate) struct PartsInputs {
+    pub space: Space,
+    pub data_account: DataAccount,
+    pub ledger: Ledger,
+    pub plane: Arc<Plane>,
+    pub connector: Connector,
+    pub issuer: IssuerSession,
+    /// Lifetime of the standing renewable credentials, in seconds.
+    pub standing_ttl_secs: u64,
+    /// The space-wide creds with which a bearer's holder dials.
+    pub sentinel_creds: Zeroizing<String>,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// What the executors of one space share.
+pub(crate) struct Parts {
+    pub(crate) space: Space,
+    pub(crate) data_account: DataAccount,
+    pub(crate) proof: RegistrationProofKey,
+    pub(crate) ledger: Ledger,
+    pub(crate) plane: Arc<Plane>,
+    pub(crate) connector: Connector,
+    pub(crate) issuer: IssuerSession,
+    pub(crate) standing_ttl_secs: u64,
+    pub(crate) sentinel_creds: Zeroizing<String>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    /// Where an enrolled agent exchanges its secret; unset without a public face.
+    exchange_url: OnceLock<String>,
+}
+
+impl Parts {
+    pub(super) fn new(inputs: PartsInputs) -> Self {
+        let proof = RegistrationProofKey::new(inputs.data_account.signing.clone());
+        Self {
+            space: inputs.space,
+            data_account: inputs.data_account,
+            proof,
+            ledger: inputs.ledger,
+            plane: inputs.plane,
+            connector: inputs.connector,
+            issuer: inputs.issuer,
+            standing_ttl_secs: inputs.standing_ttl_secs,
+            sentinel_creds: inputs.sentinel_creds,
+            clock: inputs.clock,
+            entropy: inputs.entropy,
+            exchange_url: OnceLock::new(),
+        }
+    }
+
+    /// The public face is bound: agents may be enrolled.
+    pub(crate) fn exchange_at(&self, url: String) {
+        let _already = self.exchange_url.set(url);
+    }
+
+    /// Where an enrolled agent exchanges its secret (contract 06 §6).
+    pub(crate) fn exchange_url(&self) -> Result<&str, EpError> {
+        self.exchange_url.get().map(String::as_str).ok_or_else(|| {
+            EpError::failed_precondition(
+                "this service has no public face, at which a managed agent could exchange its secret; start it with a \
+                 public port",
+            )
+        })
+    }
+
+    /// Who decides, for the kinds that compare the space alone.
+    pub(crate) fn host(&self) -> Host<'_> {
+        Host { space: &self.space, proof: &self.proof }
+    }
+
+    /// Who decides, for the kinds that compare the account too.
+    pub(crate) fn lifecycle_host(&self) -> LifecycleHost<'_> {
+        LifecycleHost { space: &self.space, account: &self.data_account.account, proof: &self.proof }
+    }
+}
