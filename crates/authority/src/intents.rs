@@ -251,10 +251,7 @@ async fn keep(past: &dyn RememberPast, was: Option<Vec<u8>>, now: Option<Vec<u8>
 ///
 /// The heads are read in batches while the scan still runs. What is read of a retirement that is over does not change
 /// any more, whenever it is read.
-async fn survey(
-    deps: &BarrierDeps,
-    to_note: bool,
-) -> Result<(Looked, HashMap<String, LeaderRead>), EpError> {
+async fn survey(deps: &BarrierDeps, to_note: bool) -> Result<(Looked, HashMap<String, LeaderRead>), EpError> {
     deps.stores.auth_store().count_request();
     let (seen, keys) = mpsc::unbounded();
     let scan = async move {
@@ -277,10 +274,7 @@ async fn survey(
 }
 
 /// The heads of the retirements among these by their keys.
-async fn heads_of(
-    deps: &BarrierDeps,
-    found: &[Discovered],
-) -> Result<HashMap<String, LeaderRead>, EpError> {
+async fn heads_of(deps: &BarrierDeps, found: &[Discovered]) -> Result<HashMap<String, LeaderRead>, EpError> {
     let retirements = found.iter().filter(|intent| intent.header.kind == OpKind::Retirement);
     let keys: Vec<_> = retirements.map(|intent| names::head_key(&intent.header.principal)).collect();
     deps.stores.records().direct_read_many(stream::iter(keys)).await

@@ -85,15 +85,10 @@ impl Past {
 
 impl Looked {
     /// Everything, as a scan found it. Without the stream's tail there will be no note.
-    pub(crate) fn at_everything(
-        rows: &[Scanned],
-        found: Vec<Discovered>,
-        tail: Option<Tail>,
-    ) -> Self {
+    pub(crate) fn at_everything(rows: &[Scanned], found: Vec<Discovered>, tail: Option<Tail>) -> Self {
         let intents = rows.iter().filter(|row| is_intent(&row.key));
         let last = intents.max_by_key(|row| row.revision);
-        let through =
-            last.and_then(|row| Some(Mark::of(&row.key, row.revision, row.value.as_deref()?)));
+        let through = last.and_then(|row| Some(Mark::of(&row.key, row.revision, row.value.as_deref()?)));
         Self { found, created: tail.map(|tail| tail.created), through }
     }
 

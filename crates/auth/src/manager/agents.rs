@@ -12,12 +12,19 @@ pub(super) async fn enroll(_parts: &Parts, _holder: &Holder, _request: &EsValue)
 }
 
 /// the preparation of managed retirements: not served yet.
-pub(super) async fn prepare_retirement(_parts: &Parts, _holder: &Holder, _request: &EsValue) -> Result<Value, EpError> {
+pub(super) async fn prepare_retirement(
+    _parts: &Parts,
+    _holder: &Holder,
+    _request: &EsValue,
+) -> Result<Value, EpError> {
     Err(EpError::unimplemented("this service does not serve the preparation of managed retirements"))
 }
 
 /// the validation of retained agents: not served yet.
-pub(super) async fn validate_retained(_parts: &Parts, _holder: &Holder, _request: &EsValue) -> Result<Value, EpError> {
+pub(super) async fn validate_retained(
+    _parts: &Parts,
+    _holder: &Holder,
+    _request: &EsValue,
+) -> Result<Value, EpError> {
     Err(EpError::unimplemented("this service does not serve the validation of retained agents"))
 }
-

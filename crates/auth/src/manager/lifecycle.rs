@@ -10,4 +10,3 @@ use super::Parts;
 pub(super) async fn issue(_parts: &Parts, _holder: &Holder, _request: &EsValue) -> Result<Value, EpError> {
     Err(EpError::unimplemented("this service does not serve manager credentials"))
 }
-

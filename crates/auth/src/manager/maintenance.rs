@@ -10,4 +10,3 @@ use super::Parts;
 pub(super) async fn mend(_parts: &Parts, _holder: &Holder, _request: &EsValue) -> Result<Value, EpError> {
     Err(EpError::unimplemented("this service does not serve the maintenance of registrations"))
 }
-

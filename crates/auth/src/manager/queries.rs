@@ -7,12 +7,19 @@ use serde_json::Value;
 use super::Parts;
 
 /// goal-index scans: not served yet.
-pub(super) async fn scan_goals(_parts: &Parts, _holder: &Holder, _request: &EsValue) -> Result<Value, EpError> {
+pub(super) async fn scan_goals(
+    _parts: &Parts,
+    _holder: &Holder,
+    _request: &EsValue,
+) -> Result<Value, EpError> {
     Err(EpError::unimplemented("this service does not serve goal-index scans"))
 }
 
 /// admin authorization: not served yet.
-pub(super) async fn authorize_admin(_parts: &Parts, _holder: &Holder, _request: &EsValue) -> Result<Value, EpError> {
+pub(super) async fn authorize_admin(
+    _parts: &Parts,
+    _holder: &Holder,
+    _request: &EsValue,
+) -> Result<Value, EpError> {
     Err(EpError::unimplemented("this service does not serve admin authorization"))
 }
-

@@ -30,4 +30,3 @@ pub(super) async fn revoke(_parts: &Parts, _holder: &Holder, _request: &EsValue)
 pub(super) async fn attempt(_parts: &Parts, _holder: &Holder, _request: &EsValue) -> Result<Value, EpError> {
     Err(EpError::unimplemented("this service does not serve run attempts"))
 }
-

@@ -227,7 +227,9 @@ pub(super) async fn remember_what_ended(
             Ok(Err(refusal)) => {
                 tracing::debug!(space = %barriers.deps.stores.space(), %refusal, "the past was not noted");
             }
-            Err(_) => tracing::debug!(space = %barriers.deps.stores.space(), "the past was not noted in time"),
+            Err(_) => {
+                tracing::debug!(space = %barriers.deps.stores.space(), "the past was not noted in time")
+            }
         }
         if stopped {
             return;

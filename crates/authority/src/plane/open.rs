@@ -64,7 +64,8 @@ pub(super) async fn open(inputs: PlaneInputs) -> Result<Arc<Plane>, EpError> {
 }
 
 async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plane>, EpError> {
-    let PlaneInputs { connector, clock, entropy, identity, native_issuance_prune, claim_patience, past } = inputs;
+    let PlaneInputs { connector, clock, entropy, identity, native_issuance_prune, claim_patience, past } =
+        inputs;
     let space = connector.space().clone();
     let token = space.token();
     let fence = Arc::new(Fence::new());
