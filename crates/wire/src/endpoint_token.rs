@@ -92,6 +92,8 @@ token!(
 pub const DESCRIBE: &str = "describe";
 /// The authority plane's own endpoint: its name, its token and its queue group.
 pub const AUTH_ENDPOINT: &str = "auth";
+/// The endpoint that managers serve, an instance each.
+pub const MANAGER_ENDPOINT: &str = "manager";
 /// The command of [`AUTH_ENDPOINT`] that ends a managed lifecycle.
 pub const RETIRE_LIFECYCLE: &str = "retire-lifecycle";
 
@@ -106,6 +108,11 @@ impl EndpointName {
     /// [`AUTH_ENDPOINT`].
     pub fn auth() -> Self {
         Self(AUTH_ENDPOINT.into())
+    }
+
+    /// [`MANAGER_ENDPOINT`].
+    pub fn manager() -> Self {
+        Self(MANAGER_ENDPOINT.into())
     }
 
     /// The one subject token of this name.

@@ -448,6 +448,8 @@ impl InfraRole {
     pub const AUTH_RENEWAL: Self = Self("auth-renewal");
     /// The remote manager issuer.
     pub const REMOTE_MANAGER_ISSUER: Self = Self("remote-manager-issuer");
+    /// Mends the registration of one manager instance, for its owner.
+    pub const REMOTE_MANAGER_MAINTENANCE: Self = Self("remote-manager-maintenance");
     /// Ends the credential pair of one session.
     pub const SESSION_PAIR: Self = Self("session-pair");
     /// Revokes one capability handle.

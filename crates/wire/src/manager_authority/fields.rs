@@ -79,6 +79,11 @@ impl<'a> Fields<'a> {
             .ok_or_else(|| self.bad(member, "a non-empty string"))
     }
 
+    /// A string, empty or not.
+    pub(super) fn string(&self, member: &str) -> Result<&'a str, EpError> {
+        self.value(member).and_then(EsValue::as_text).ok_or_else(|| self.bad(member, "a string"))
+    }
+
     /// A string of 1 to `most` UTF-16 units.
     pub(super) fn bounded(&self, member: &str, most: NonZeroU32) -> Result<&'a str, EpError> {
         self.text(member)
@@ -105,6 +110,13 @@ impl<'a> Fields<'a> {
             .and_then(EsValue::as_safe_integer)
             .filter(|number| *number >= least)
             .ok_or_else(|| self.bad(member, &format!("an integer from {least} to 2^53 - 1")))
+    }
+
+    pub(super) fn flag(&self, member: &str) -> Result<bool, EpError> {
+        match self.value(member) {
+            Some(EsValue::Bool(flag)) => Ok(*flag),
+            _ => Err(self.bad(member, "true or false")),
+        }
     }
 
     pub(super) fn array(&self, member: &str, rule: &str) -> Result<&'a [EsValue], EpError> {

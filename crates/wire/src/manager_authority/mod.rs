@@ -12,6 +12,7 @@
 //! | runs | [`RunAdmissionRequest`], [`RunAttemptRequest`], [`RunRevokeRequest`] |
 //! | delegated user intents | [`IntentRequest`], [`ExecutionRequest`] |
 
+mod echo;
 mod envelope;
 mod fields;
 mod intents;
@@ -24,19 +25,22 @@ mod runs;
 mod service;
 mod tokens;
 
+pub use echo::{Echo, Unbound};
 pub use envelope::{
     Envelope, Holder, HolderKind, Identities, Incarnation, StandingActors, StandingRole, VERSION,
     serve_principal,
 };
 pub use intents::{EXECUTING_ACTOR, Execution, ExecutionRequest, Intent, IntentRequest};
 pub use kind::{ADMIN, Epoch, Gate, Kind, Operation, Proof, Rule, SPAWN, SUPERVISE, Scope, Stock};
-pub use maintenance::{MaintenanceRequest, Mend};
+pub use maintenance::{
+    HolderLiveness, HolderState, MaintenanceRequest, MaintenanceResult, Mend, Mended, Reconciliation,
+};
 pub use managed_agent::{
     EnrollmentRequest, EnrollmentTarget, MAX_ACTOR_TOKEN, MAX_LABEL, MAX_LIST, MAX_SENTINEL_CREDS,
     PrepareRetirementRequest, RetainedAgentRequest, RuntimeRequest,
 };
 pub use proof::{CURRENT_REGISTRATION_DOMAIN, current_registration_message, registration_proof};
-pub use queries::{AdminRequest, GoalIndexRequest};
+pub use queries::{AdminRequest, AdminResult, GoalIndexRequest, GoalIndexResult};
 pub use runs::{
     Answers, Attempt, MAX_STEP, OperatorTurn, RunAdmissionRequest, RunAttemptRequest, RunRevokeRequest, Turn,
 };

@@ -15,8 +15,8 @@ use crate::{
     token::{Account, Nkey, OpId, User},
 };
 
-/// The endpoint that a manager serves.
-pub const MANAGER_ENDPOINT: &str = "manager";
+pub use crate::endpoint_token::MANAGER_ENDPOINT;
+
 /// Most artifacts that a request of `activate` carries.
 pub const MAX_ARTIFACTS: usize = 64;
 

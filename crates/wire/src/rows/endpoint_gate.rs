@@ -19,7 +19,8 @@ use crate::{
 const WHAT: &str = "endpoint issuance gate";
 
 /// Where an instance's registration stands.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct GateCoordinate {
     /// Reopenings so far.
     pub generation: u64,

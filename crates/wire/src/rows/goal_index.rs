@@ -1,5 +1,6 @@
 //! Goal index rows `goalidx.<endpoint>.<owner>.<actor>.<uid>.<goal>` in the records bucket (contract 05 §8.7, 06 §10).
 
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use super::closed::Closed;
@@ -28,7 +29,8 @@ pub struct GoalIndexRow {
 }
 
 /// An agent that a goal has allocated.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Allocated {
     /// Its name.
     pub name: String,
@@ -37,7 +39,31 @@ pub struct Allocated {
     /// Its incarnation.
     pub uid: String,
     /// Until when it must be ready, in milliseconds since the epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub readiness_deadline_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Wire<'a> {
+    v: u64,
+    endpoint: &'a str,
+    owner: &'a str,
+    actor: &'a str,
+    uid: &'a str,
+    goal_id: &'a str,
+    iid: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allocated: Option<&'a Allocated>,
+}
+
+impl Serialize for GoalIndexRow {
+    /// As it is stored, and as a scan answers it.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { endpoint, owner, actor, uid, goal_id, iid, allocated } = self;
+        let allocated = allocated.as_ref();
+        Wire { v: VERSION, endpoint, owner, actor, uid, goal_id, iid, allocated }.serialize(serializer)
+    }
 }
 
 impl GoalIndexRow {
@@ -91,12 +117,15 @@ mod tests {
     fn a_row_reads_with_and_without_its_allocation() {
         let row = GoalIndexRow::parse(KEY, ROW.as_bytes()).unwrap();
         assert_eq!((row.endpoint.as_str(), row.goal_id.as_str(), row.iid.as_str()), ("manager", "g1", "i"));
+        assert_eq!(serde_json::to_string(&row).unwrap(), ROW);
         assert_eq!(row.allocated.unwrap().readiness_deadline_ms, Some(5));
         let open = ROW.replace(",\"readinessDeadlineMs\":5", "");
         let row = GoalIndexRow::parse(KEY, open.as_bytes()).unwrap();
         assert_eq!(row.allocated.unwrap().readiness_deadline_ms, None);
         let (bare, _) = ROW.split_once(",\"allocated\"").unwrap();
-        assert_eq!(GoalIndexRow::parse(KEY, format!("{bare}}}").as_bytes()).unwrap().allocated, None);
+        let bare = format!("{bare}}}");
+        let row = GoalIndexRow::parse(KEY, bare.as_bytes()).unwrap();
+        assert_eq!((serde_json::to_string(&row).unwrap(), row.allocated), (bare, None));
     }
 
     #[test]
