@@ -8,6 +8,7 @@ use std::fmt;
 use crate::{
     channel::Channel,
     endpoint_token::{Command, DigestRef, EndpointToken, Generation, KeySegment},
+    manager_authority::{RunId, Takeover},
     token::{
         CredentialId, InstanceId, LifecycleUid, Nkey, OpId, Principal, Role, SessionId, Sha256Hex, Space,
         SpaceToken, User,
@@ -218,6 +219,11 @@ impl Names {
         format!("cotal.{}.epc.{}", self.space, digest.hex())
     }
 
+    /// The journal of one run: `cotal.<space>.wfj.<run>`.
+    pub fn run_journal_subject(&self, run: &RunId) -> String {
+        format!("cotal.{}.wfj.{run}", self.space)
+    }
+
     /// The timer writer's durable.
     pub fn timer_writer_consumer(&self) -> String {
         format!("timerw_{}", self.space)
@@ -257,6 +263,11 @@ pub fn role_consumer(role: &Role) -> String {
 /// The durable of a work pool.
 pub fn pool_consumer(endpoint: &EndpointToken, pool: &Command) -> String {
     format!("pool_{endpoint}_{pool}")
+}
+
+/// The durable of one replay of a run's journal.
+pub fn replay_consumer(run: &RunId, takeover: &Takeover) -> String {
+    format!("wfj_{run}_{takeover}")
 }
 
 /// The effects durable of an endpoint.
@@ -357,6 +368,31 @@ pub fn eprepair_key(endpoint: &EndpointToken, instance: &InstanceId) -> String {
 /// Sessions key `session.<id>`.
 pub fn session_key(session: &SessionId) -> String {
     format!("session.{session}")
+}
+
+/// Every session row, as a filter.
+pub const fn session_key_filter() -> &'static str {
+    "session.*"
+}
+
+/// Manager key `lease.<instance>`: who runs that manager (contract 01 §4.3).
+pub fn manager_lease_key(instance: &InstanceId) -> String {
+    format!("lease.{instance}")
+}
+
+/// Admission key `admission.v1.<e>.<run>`: under whose authority a run goes (contract 03 §M).
+pub fn admission_key(endpoint: &EndpointToken, run: &RunId) -> String {
+    format!("admission.v1.{endpoint}.{run}")
+}
+
+/// Admission key `revoked.v1.<e>.<run>`: that the run goes no further (contract 03 §M).
+pub fn revocation_key(endpoint: &EndpointToken, run: &RunId) -> String {
+    format!("revoked.v1.{endpoint}.{run}")
+}
+
+/// Admission key `submission.v1.<e>.<digest>`: which run a keyed submission became (contract 10 §3.5, private).
+pub fn submission_key(endpoint: &EndpointToken, digest: &Sha256Hex) -> String {
+    format!("submission.v1.{endpoint}.{digest}")
 }
 
 /// Issued key `v1.<o>.<a>.<u>.<generation>`: evidence of an issuance (contract 01 §7).

@@ -305,6 +305,11 @@ impl Sha256Hex {
 }
 
 impl LifecycleUid {
+    /// A uid that was built from checked tokens.
+    pub(crate) fn of_checked(uid: &str) -> Self {
+        Self(uid.into())
+    }
+
     /// Mints a fresh uid: 20 random bytes as a big-endian integer in base 36, padded to 26 (contract 01 §1.4).
     pub fn mint(entropy: &dyn Entropy) -> Self {
         Self(mint_lifecycle_token(entropy).into())

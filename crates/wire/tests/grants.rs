@@ -8,16 +8,19 @@ use std::{fs, path::PathBuf};
 
 use cotal_wire::{
     Account, Actor, ChannelPattern, Command, CommitKey, ConnId, DerivedOwner, EndpointToken, FactSubject,
-    FactTopic, Generation, InstanceId, KeySegment, LifecycleUid, Nkey, Permissions, Principal, Role, Rules,
-    SessionEndpoint, SessionId, Sha256Hex, SpaceToken, View, WorkSubject,
+    FactTopic, Generation, IdToken, InstanceId, KeySegment, LifecycleUid, Nkey, Permissions, Principal, Role,
+    Rules, SessionEndpoint, SessionId, Sha256Hex, SpaceToken, View, WorkSubject,
     claims::{Act, SessionClaim, TransferWriterClaim},
     endpoint_subject::TargetTriple,
     grants::{
         AgentGrants, Capabilities, ConnectPrincipal, GrantError, InstrumentTier, Issued, Profile, barriers,
         delivery, drain,
         endpoint_serve::{ServeSurface, endpoint_serve, endpoint_serve_executor, registration_executor},
-        infra, operator, permissions, rail,
+        infra,
+        manager::{self, ManagerDuty},
+        operator, permissions, rail, runs,
     },
+    manager_authority::{RunId, Takeover},
     subject_matches,
     time::UnixSecs,
 };
@@ -204,7 +207,68 @@ fn templates() -> Vec<(&'static str, Permissions)> {
         ("operator-renewal", operator::renewal_owner(&space(), &conn())),
     ]);
     all.extend(endpoint_templates());
+    all.extend(manager_templates());
+    all.extend(run_templates());
     all
+}
+
+fn manager_endpoint() -> EndpointToken {
+    EndpointToken::parse("manager").unwrap()
+}
+
+fn manager_templates() -> Vec<(&'static str, Permissions)> {
+    let (endpoint, owner) = (manager_endpoint(), owner().into());
+    let remote = |duty| manager::remote_manager(&space(), &owner, &instance(), duty, &conn());
+    vec![
+        ("remote-manager-supervisor", remote(ManagerDuty::Supervisor)),
+        ("remote-manager-executor", remote(ManagerDuty::Executor)),
+        ("goal-writer", manager::goal_writer(&space(), &endpoint, &conn())),
+        ("session-ledger", manager::session_ledger(&space(), &conn())),
+        ("session-serving", manager::session_serving(&space(), &endpoint, &session(), 3, &conn())),
+        ("transfer-reader", manager::transfer_reader(&space(), &instance(), &conn())),
+        ("infra-remote-manager-issuer", infra::remote_manager_issuer(&space(), &conn())),
+    ]
+}
+
+fn run() -> RunId {
+    RunId::parse("run-0123456789abcdef0123456789abcdef").unwrap()
+}
+
+fn takeover() -> Takeover {
+    Takeover::parse("0123456789abcdef").unwrap()
+}
+
+fn run_pin() -> runs::RunPin {
+    runs::RunPin {
+        endpoint: manager_endpoint(),
+        run: run(),
+        owner: owner().into(),
+        takeover: takeover(),
+        instance: instance(),
+        epoch: 3,
+    }
+}
+
+fn run_templates() -> Vec<(&'static str, Permissions)> {
+    let operator = |run: Option<RunId>, answers: Option<&str>| {
+        let answers = answers.map(|token| IdToken::parse(token).unwrap());
+        let pin = runs::OperatorPin { endpoint: manager_endpoint(), takeover: takeover(), run, answers };
+        runs::run_operator(&space(), &pin, &conn())
+    };
+    let admitter = |submission: Option<&str>| {
+        let submission = submission.map(|digest| Sha256Hex::parse(digest).unwrap());
+        let pin = runs::AdmitterPin { endpoint: manager_endpoint(), run: run(), submission };
+        runs::run_admitter(&space(), &pin, &conn())
+    };
+    vec![
+        ("run-driver", runs::run_driver(&space(), &run_pin(), &conn())),
+        ("run-mediator", runs::run_mediator(&space(), &run_pin(), &conn())),
+        ("run-operator", operator(None, None)),
+        ("run-operator-run", operator(Some(run()), None)),
+        ("run-operator-answer", operator(Some(run()), Some("token1"))),
+        ("run-admitter", admitter(None)),
+        ("run-admitter-submission", admitter(Some(&"a".repeat(64)))),
+    ]
 }
 
 fn surface(commands: &[&str], journal: bool, pools: &[&str]) -> ServeSurface {
@@ -432,7 +496,7 @@ fn an_issued_caller_holds_only_rows_of_the_versioned_rail() {
         }
         if name.ends_with("-issued") {
             assert!(versioned > 0 && legacy == 0, "{name}");
-        } else if name == "infra-auth-listener"
+        } else if ["infra-auth-listener", "infra-remote-manager-issuer"].contains(&name)
             || (name.starts_with("endpoint-serve") && !name.ends_with("executor"))
         {
             assert_eq!(versioned, legacy, "{name}: an endpoint serves both rails");
@@ -585,4 +649,183 @@ fn a_registration_executor_touches_one_instance_and_creates_no_consumer() {
     assert!(!may(&format!("$KV.cotal_auth_main.epgate.manager.{own}")));
     assert!(!may("$KV.cotal_records_main.govern.manager"));
     assert!(!executor.publish.allow.iter().any(|row| row.contains("CONSUMER")));
+}
+
+fn template(wanted: &str) -> Permissions {
+    templates().into_iter().find(|(name, _)| *name == wanted).unwrap().1
+}
+
+fn may(rules: &Rules, subject: &str) -> bool {
+    rules.allow.iter().any(|row| subject_matches(row, subject))
+}
+
+#[test]
+fn a_remote_manager_reaches_its_own_registration_and_no_other() {
+    let (own, other) = (instance(), "j".repeat(26));
+    for (name, actor) in
+        [("remote-manager-supervisor", "manager_"), ("remote-manager-executor", "manager_exec_")]
+    {
+        let manager = template(name);
+        let presence = |actor: &str| format!("$KV.cotal_presence_main.{}.{actor}", owner());
+        for granted in [
+            format!("$KV.cotal_manager_main.lease.{own}"),
+            presence(&format!("{actor}{own}")),
+            format!("$KV.cotal_auth_main.epgate.manager.{own}"),
+            format!("$KV.cotal_auth_main.epcred.manager.{own}.c1"),
+            format!("$KV.cotal_records_main.svc.manager.{own}.spec"),
+            "$KV.cotal_records_main.govern.manager".to_owned(),
+        ] {
+            assert!(may(&manager.publish, &granted), "{name}: {granted}");
+        }
+        for refused in [
+            format!("$KV.cotal_manager_main.lease.{other}"),
+            "$KV.cotal_manager_main.renewal".to_owned(),
+            presence("alice"),
+            format!("$KV.cotal_auth_main.epgate.manager.{other}"),
+            format!("$KV.cotal_auth_main.epgate.auth.{own}"),
+            format!("$KV.cotal_auth_main.epcred.manager.{other}.c1"),
+            "$KV.cotal_auth_main.plane".to_owned(),
+            format!("$KV.cotal_records_main.svc.manager.{other}.spec"),
+            "$KV.cotal_records_main.govern.auth".to_owned(),
+            "$KV.cotal_records_main.lifecycle.o.a".to_owned(),
+            "$JS.API.CONSUMER.CREATE.KV_cotal_records_main.x".to_owned(),
+            "$JS.API.CONSUMER.CREATE.DM_main.dm_x".to_owned(),
+            "cotal.main.ctl.delivery-admin.local.x".to_owned(),
+            format!("cotal.main.ep.reply.manager.{own}.0.o.a.u.n"),
+        ] {
+            assert!(!may(&manager.publish, &refused), "{name}: {refused}");
+        }
+    }
+}
+
+#[test]
+fn the_duties_of_a_serving_manager_hold_no_row_of_each_other() {
+    let (goal, ledger, serving) =
+        (template("goal-writer"), template("session-ledger"), template("session-serving"));
+    let fact = |endpoint: &str, last: &str| format!("cotal.main.epf.{endpoint}.goal.o.a.u.g1.{last}");
+    assert!(may(&goal.publish, &fact("manager", "bind")) && may(&goal.publish, &fact("manager", "result")));
+    for refused in [
+        fact("other", "bind"),
+        fact("manager", "x"),
+        "cotal.main.epf.manager.dec.o.a.u.r1".to_owned(),
+        "cotal.main.epe.manager.i.0.goal.o.a.u.g1.x".to_owned(),
+        "$KV.cotal_records_main.goal.other.o.a.u.g1.spec".to_owned(),
+        "$KV.cotal_records_main.epname.manager.n".to_owned(),
+        "$KV.cotal_sessions_main.session.s".to_owned(),
+    ] {
+        assert!(!may(&goal.publish, &refused), "{refused}");
+    }
+    let rail = |session: &SessionId, epoch: u64, way: &str| {
+        format!("cotal.main.eps.manager.{session}.{epoch}.{way}")
+    };
+    let (own, other) = (session(), SessionId::parse(&"t".repeat(22)).unwrap());
+    assert!(may(&ledger.publish, &format!("$KV.cotal_sessions_main.session.{own}")));
+    for refused in [
+        "$KV.cotal_sessions_main.chat.o.s".to_owned(),
+        "$KV.cotal_sessions_main.session.a.b".to_owned(),
+        "$KV.cotal_auth_main.session.s".to_owned(),
+        rail(&own, 3, "in"),
+        rail(&own, 3, "out"),
+        "$JS.API.CONSUMER.CREATE.KV_cotal_sessions_main.x".to_owned(),
+    ] {
+        assert!(!may(&ledger.publish, &refused), "{refused}");
+    }
+    assert!(may(&serving.publish, &rail(&own, 3, "out")) && may(&serving.subscribe, &rail(&own, 3, "in")));
+    for refused in
+        [rail(&own, 3, "in"), rail(&own, 4, "out"), rail(&other, 3, "out"), "$JS.API.INFO".to_owned()]
+    {
+        assert!(!may(&serving.publish, &refused), "{refused}");
+    }
+    for refused in [rail(&own, 3, "out"), rail(&own, 4, "in"), rail(&other, 3, "in")] {
+        assert!(!may(&serving.subscribe, &refused), "{refused}");
+    }
+}
+
+#[test]
+fn a_transfer_reader_clears_one_store_and_fills_none() {
+    let reader = template("transfer-reader");
+    let (own, other) =
+        (format!("cotal_xfer_main_{}", instance()), format!("cotal_xfer_main_{}", "j".repeat(26)));
+    assert!(may(&reader.publish, &format!("$JS.API.STREAM.PURGE.OBJ_{own}")));
+    for refused in [
+        format!("$O.{own}.C.x"),
+        format!("$O.{other}.M.x"),
+        format!("$JS.API.STREAM.DELETE.OBJ_{own}"),
+        format!("$JS.API.STREAM.UPDATE.OBJ_{own}"),
+        format!("$JS.API.STREAM.PURGE.OBJ_{other}"),
+        format!("$JS.API.STREAM.MSG.GET.OBJ_{other}"),
+        "$JS.API.STREAM.MSG.GET.OBJ_cotal_artifacts_main".to_owned(),
+    ] {
+        assert!(!may(&reader.publish, &refused), "{refused}");
+    }
+    for (name, permissions) in templates() {
+        let names = permissions.publish.allow.iter().any(|row| row.contains("cotal_xfer_"));
+        assert_eq!(names, ["transfer-reader", "transfer-writer", "teardown"].contains(&name), "{name}");
+    }
+}
+
+#[test]
+fn a_runs_credentials_name_that_run_and_only_its_driver_appends() {
+    let other = "run-ffffffffffffffffffffffffffffffff";
+    let own = run();
+    let journal = |run: &str| format!("cotal.main.wfj.{run}");
+    let replay = |run: &str, takeover: &str, filter: &str| {
+        format!("$JS.API.CONSUMER.CREATE.WFJ_main.wfj_{run}_{takeover}.cotal.main.wfj.{filter}")
+    };
+    let run_names = ["run-driver", "run-mediator", "run-operator-run", "run-operator-answer"];
+    for (name, permissions) in templates() {
+        let appends = may(&permissions.publish, &journal(own.as_str()));
+        assert_eq!(appends, name == "run-driver", "{name}");
+        let replays = may(&permissions.publish, &replay(own.as_str(), "0123456789abcdef", own.as_str()));
+        assert_eq!(replays, run_names.contains(&name), "{name}");
+        for refused in [
+            journal(other),
+            replay(other, "0123456789abcdef", other),
+            replay(own.as_str(), "ffffffffffffffff", own.as_str()),
+            replay(own.as_str(), "0123456789abcdef", other),
+            format!("$KV.cotal_records_main.run.manager.{other}.status"),
+            format!("$KV.cotal_admission_main.admission.v1.manager.{other}"),
+        ] {
+            assert!(!may(&permissions.publish, &refused), "{name}: {refused}");
+        }
+        let admits =
+            may(&permissions.publish, &format!("$KV.cotal_admission_main.admission.v1.manager.{own}"));
+        assert_eq!(admits, name.starts_with("run-admitter"), "{name}");
+    }
+}
+
+#[test]
+fn an_operator_answers_the_one_checkpoint_that_was_read_for_it() {
+    let (looks, answers) = (template("run-operator-run"), template("run-operator-answer"));
+    let record = |kind: &str, token: &str| format!("$KV.cotal_records_main.{kind}.manager.{token}.x");
+    for kind in ["answer", "cp"] {
+        assert!(may(&answers.publish, &record(kind, "token1")));
+        assert!(!may(&answers.publish, &record(kind, "token2")), "{kind}");
+        assert!(!may(&looks.publish, &record(kind, "token1")), "{kind}");
+    }
+    assert!(may(&answers.publish, "cotal.main.epf.manager.cp.token1"));
+    assert!(!may(&answers.publish, "cotal.main.epf.manager.cp.token2"));
+}
+
+#[test]
+fn the_issuer_answers_nobody_and_writes_rows_of_endpoint_families_alone() {
+    let issuer = template("infra-remote-manager-issuer");
+    let writes: Vec<&String> =
+        issuer.publish.allow.iter().filter(|row| !row.starts_with("$JS.API.")).collect();
+    assert_eq!(writes, ["$KV.cotal_auth_main.epgate.>", "$KV.cotal_auth_main.epcred.>"]);
+    let caller = "u_a.alice.uuuuuuuuuuuuuuuuuuuuuuuuuu.n1";
+    for heard in [
+        format!("cotal.main.ep.one.manager.run-start.{caller}"),
+        format!("cotal.main.ep.inst.manager.{}.run-answer.self.{caller}", instance()),
+        format!("cotal.main.ep.v1.one.manager.run-cancel.{caller}"),
+    ] {
+        assert!(may(&issuer.subscribe, &heard), "{heard}");
+    }
+    for deaf in [
+        format!("cotal.main.ep.one.manager.spawn.{caller}"),
+        format!("cotal.main.ep.one.auth.run-start.{caller}"),
+        "cotal.main.chat.o.a.general".to_owned(),
+    ] {
+        assert!(!may(&issuer.subscribe, &deaf), "{deaf}");
+    }
 }

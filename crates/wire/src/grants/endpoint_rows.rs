@@ -5,13 +5,12 @@ use sha2::{Digest, Sha256};
 use super::rows::{Space, direct_get};
 use crate::{
     endpoint_subject::TargetTriple,
-    endpoint_token::{self, DESCRIBE, EndpointName, Generation},
+    endpoint_token::{self, DESCRIBE, EndpointName, Generation, MANAGER_ENDPOINT as MANAGER},
     names::{Names, accepted_key},
     token::{ConnId, InstanceId, LifecycleUid, Principal},
     view::{SCOPE_ADMIN, SCOPE_RUN, SCOPE_SPAWN},
 };
 
-const MANAGER: &str = "manager";
 const DELIVERY: &str = "delivery";
 
 /// The endpoint capabilities of a scope. Other scope strings add no rows.
@@ -171,6 +170,16 @@ pub(super) const LAUNCH: Command = Command::untargeted("launch");
 pub(super) const SPAWN_INSTANCE_READS: &[Command] =
     &[Command::untargeted("status"), Command::untargeted("models"), Command::untargeted("resolve-cwd")];
 
+/// What a run asks of its manager, whichever instance answers.
+const OF_A_RUN: &[Command] = &[
+    Command::untargeted("spawn"),
+    Command::on("turn", Target::Owner),
+    Command::on("despawn", Target::Owner),
+];
+/// What a run asks of the instance that hosts it.
+const PLACED_OF_A_RUN: &[Command] =
+    &[Command::untargeted("spawn"), DESCRIBE_ONE, Command::untargeted("resolve-cwd")];
+
 /// An allow list under construction: in order, each row once.
 #[derive(Default)]
 pub(super) struct RowList {
@@ -295,6 +304,16 @@ impl<'a> Caller<'a> {
         for command in commands {
             self.ask_instance(MANAGER, instance, command);
             self.follow_goal(command);
+        }
+    }
+
+    /// What a run asks; it follows no goal, and places nothing on an instance but its own.
+    pub(super) fn ask_as_run(&mut self, own: &InstanceId) {
+        for command in OF_A_RUN {
+            self.ask(MANAGER, command);
+        }
+        for command in PLACED_OF_A_RUN {
+            self.ask_instance(MANAGER, own, command);
         }
     }
 

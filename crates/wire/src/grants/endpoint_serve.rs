@@ -130,7 +130,7 @@ pub fn registration_executor(
 }
 
 /// Gate, repair cursor and credential family of one instance.
-fn auth_subjects(names: &Names, endpoint: &EndpointToken, instance: &InstanceId) -> [String; 3] {
+pub(super) fn auth_subjects(names: &Names, endpoint: &EndpointToken, instance: &InstanceId) -> [String; 3] {
     let keys = [
         epgate_key(endpoint, instance),
         eprepair_key(endpoint, instance),
@@ -140,7 +140,7 @@ fn auth_subjects(names: &Names, endpoint: &EndpointToken, instance: &InstanceId)
 }
 
 /// Spec and status of one instance, and its endpoint's governance head.
-fn record_subjects(names: &Names, endpoint: &EndpointToken, instance: &InstanceId) -> [String; 3] {
+pub(super) fn record_subjects(names: &Names, endpoint: &EndpointToken, instance: &InstanceId) -> [String; 3] {
     let keys =
         [service_spec_key(endpoint, instance), service_status_key(endpoint, instance), govern_key(endpoint)];
     keys.map(|key| Names::kv_subject(&names.records_bucket(), &key))

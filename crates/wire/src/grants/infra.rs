@@ -11,6 +11,7 @@ use super::{
     },
 };
 use crate::{
+    endpoint_token::MANAGER_ENDPOINT,
     names::{GOAL_INDEX_SCAN_CONSUMER, LEDGER_SCAN_CONSUMER, Names, PLANE_KEY, RECORDS_SCAN_CONSUMER},
     token::{ConnId, SpaceToken},
 };
@@ -98,6 +99,54 @@ pub fn records_scanner(space: &SpaceToken, conn: &ConnId) -> Permissions {
     let goals = Names::kv_subject(&names.records_bucket(), "goalidx.manager.>");
     permissions.publish.allow.extend(scan_rows(&stream, GOAL_INDEX_SCAN_CONSUMER, &goals));
     permissions
+}
+
+/// The remote manager issuer, `cotal:remote-manager-issuer:<space>`: issues into the families of endpoint instances, reads
+/// what its decisions stand on where it leads, and hears the requests that managers serve for runs. It answers none.
+///
+/// No published list has it all (decision D16). It writes no agent's rows, which the published list let it: those are the
+/// mint writer's.
+pub fn remote_manager_issuer(space: &SpaceToken, conn: &ConnId) -> Permissions {
+    let names = Names::new(space);
+    let (auth, records) = (names.auth_stream(), names.records_stream());
+    let admission = Names::kv_stream(&names.admission_bucket());
+    let mut publish = vec![
+        JS_INFO.to_owned(),
+        stream_info(&auth),
+        stream_info(&records),
+        message_get(&auth),
+        message_get(&records),
+    ];
+    publish.extend(["epgate.>", "epcred.>"].map(|key| Names::kv_subject(&names.auth_bucket(), key)));
+    publish.extend([
+        stream_info(&admission),
+        message_get(&admission),
+        direct_get(&names.epc_stream(), &format!("{}.epc.*", names.subject_prefix())),
+    ]);
+    let mut subscribe = vec![inbox(conn)];
+    subscribe.extend(served_run_requests(space));
+    subscribe.extend(served_run_cancels(space));
+    Permissions::allowing(publish, subscribe)
+}
+
+/// Where a manager is asked to start, resume or answer a run, on either rail, of any instance or of one (contract 03 §N).
+pub fn served_run_requests(space: &SpaceToken) -> Vec<String> {
+    ["run-start", "run-resume", "run-answer"]
+        .iter()
+        .flat_map(|command| served_requests(space, command))
+        .collect()
+}
+
+/// Where a manager is asked to cancel a run (contract 03 §N, chapter 10 §3.3).
+pub fn served_run_cancels(space: &SpaceToken) -> Vec<String> {
+    served_requests(space, "run-cancel").into()
+}
+
+fn served_requests(space: &SpaceToken, command: &str) -> [String; 4] {
+    let prefix = Names::new(space).subject_prefix();
+    [("ep", "one", ""), ("ep", "inst", ".*"), ("ep.v1", "one", ""), ("ep.v1", "inst", ".*")].map(
+        |(rail, route, instance)| format!("{prefix}.{rail}.{route}.{MANAGER_ENDPOINT}{instance}.{command}.>"),
+    )
 }
 
 /// Creates a space's resources, `cotal:provisioner:<space>`: no message is read, no stream deleted or purged.

@@ -14,16 +14,20 @@ pub mod endpoint_serve;
 pub mod infra;
 pub mod issued;
 mod maintenance;
+pub mod manager;
 mod narrow;
 pub mod operator;
 mod profile;
 pub mod rail;
 mod read_views;
 mod rows;
+pub mod runs;
 
 pub use endpoint_rows::{Capabilities, InstrumentTier, Issued};
 pub use profile::{AgentGrants, ConnectPrincipal, GrantError, Profile, permissions};
 
+/// Longest JWT of a user, in bytes (contract 02 §9).
+pub const MAX_USER_JWT: usize = 16 * 1024;
 /// How many bytes of rows one credential may name: the JWT of a connection then stays under the 16 KiB that the contract
 /// lets one have (contract 02 §9).
 pub const ROWS_BYTES: usize = 9_000;

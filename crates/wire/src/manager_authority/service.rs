@@ -210,7 +210,7 @@ impl Payload {
 }
 
 impl RenewedRun {
-    fn read(request: &Fields<'_>) -> Result<Self, EpError> {
+    pub(super) fn read(request: &Fields<'_>) -> Result<Self, EpError> {
         let fields = request.inner("run", "run")?.exactly(&[
             "runId",
             "holder",
@@ -259,7 +259,7 @@ impl ServedSession {
 }
 
 impl RequestedRetirement {
-    fn read(request: &Fields<'_>, holder: HolderKind) -> Result<Self, EpError> {
+    pub(super) fn read(request: &Fields<'_>, holder: HolderKind) -> Result<Self, EpError> {
         let fields =
             request.inner("retirement", "retirement")?.exactly(&["id", "target", "opId", "serveEpoch"])?;
         let id = fields.token("id")?;
