@@ -4,7 +4,7 @@ use std::{fmt, num::NonZeroU64};
 
 use cotal_wire::{
     Account, Actor, Entropy, LifecycleUid, Nkey, Owner, Permissions, Principal, Rules, Space, UnixSecs, User,
-    grants::{self, ConnectPrincipal},
+    grants::{self, ConnectPrincipal, MAX_USER_JWT},
 };
 use zeroize::Zeroizing;
 
@@ -46,7 +46,8 @@ macro_rules! kinds {
         pub enum CredentialKind { $($name,)+ }
 
         impl CredentialKind {
-            /// Every kind: those of contract 01 §3.4 in its order, then the account publisher, which is this service's own.
+            /// Every kind: those of contract 01 §3.4 in its order, then the transfer reader of chapter 06 §4.7, and the account
+            /// publisher, which is this service's own.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
             /// The profile's label.
@@ -105,6 +106,7 @@ kinds! {
     EndpointEvictor "endpoint-evictor" OneShot Some(SHORT_ONE_SHOT_TTL_SECS);
     MembershipObserver "membership-observer" RotationRenewed Some(ROTATION_RENEWED_TTL_SECS);
     ConnectionEvictor "connection-evictor" RotationRenewed Some(ROTATION_RENEWED_TTL_SECS);
+    TransferReader "transfer-reader" OneShot Some(ONE_SHOT_TTL_SECS);
     AccountPublisher "account-publisher" RotationRenewed Some(ROTATION_RENEWED_TTL_SECS);
 }
 
@@ -209,6 +211,73 @@ pub fn remint_static_user<E: fmt::Display>(
     let signer = (&data.account, &data.signing);
     let tags = principal_tags(&holder.principal);
     sign(kind, signer, seed, holder, permissions, tags, lifetime.expiry(kind, now), now)
+}
+
+/// A user of a space that holds its own key: only the public half came here, and only the JWT goes back
+/// (contract 01 §3.2, `mintPublicUserJwt`).
+#[derive(Debug, Clone)]
+pub struct PublicUser<'a> {
+    /// The profile.
+    pub kind: CredentialKind,
+    /// The key, which is the inbox nonce too.
+    pub key: &'a Nkey<User>,
+    /// Whom it stands for.
+    pub principal: &'a Principal,
+    /// What it may do.
+    pub permissions: Permissions,
+    /// When it ends: such a user is always bounded.
+    pub exp: UnixSecs,
+}
+
+impl CredentialKind {
+    /// Whether it is ever minted for a key that somebody else holds.
+    pub const fn is_public(self) -> bool {
+        matches!(
+            self,
+            Self::RemoteManager
+                | Self::EndpointServe
+                | Self::GoalWriter
+                | Self::SessionLedger
+                | Self::SessionServing
+                | Self::RetirementRequester
+                | Self::RunDriver
+                | Self::RunMediator
+                | Self::RunOperator
+                | Self::TransferReader
+        )
+    }
+}
+
+/// Mints the JWT of a [`PublicUser`]. Grants that name nothing in a direction refuse, and so does a JWT that is longer than
+/// a user's may be.
+pub fn mint_public_user(
+    data: &DataAccount,
+    user: PublicUser<'_>,
+    now: UnixSecs,
+) -> Result<String, StaticMintError> {
+    let PublicUser { kind, key, principal, permissions, exp } = user;
+    if !kind.is_public() {
+        return Err(StaticMintError(format!("{kind} is never minted for a key that somebody else holds")));
+    }
+    if names_nothing(&permissions.publish) || names_nothing(&permissions.subscribe) {
+        return Err(StaticMintError(format!("the grant of {kind} names nothing in one direction")));
+    }
+    let claims = UserClaims {
+        name: kind.as_str().to_owned(),
+        subject: key.clone(),
+        issuer_account: data.account.clone(),
+        permissions,
+        tags: principal_tags(principal),
+        exp: Some(exp),
+    };
+    let jwt = jwt::encode_user(&claims, &data.signing, now);
+    if jwt.len() > MAX_USER_JWT {
+        return Err(StaticMintError(format!(
+            "the grant of {kind} makes a JWT of {} bytes, and one has at most {MAX_USER_JWT}",
+            jwt.len()
+        )));
+    }
+    Ok(jwt)
 }
 
 /// Mints a user of the system account: signed by the account key itself, or by a signing key that was added to it,
@@ -424,12 +493,12 @@ mod tests {
             of(Some(300)),
             "provisioner deprovisioner retirement-requester lifecycle-executor endpoint-serve-executor operator \
              purger backup restore channel-writer control-caller-privileged control-caller-admin issuer \
-             transfer-writer"
+             transfer-writer transfer-reader"
         );
         assert_eq!(of(Some(60)), "probe run-operator run-admitter endpoint-evictor");
         // The last one is this service's own.
         assert_eq!(of(Some(2_592_000)), "membership-observer connection-evictor account-publisher");
-        assert_eq!(CredentialKind::ALL.len(), 6 + 11 + 14 + 4 + 2 + 1);
+        assert_eq!(CredentialKind::ALL.len(), 6 + 11 + 15 + 4 + 2 + 1);
     }
 
     #[test]

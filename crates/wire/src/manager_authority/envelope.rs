@@ -97,7 +97,7 @@ impl Identities {
         &holder.id
     }
 
-    fn read(envelope: &Fields<'_>) -> Result<Self, EpError> {
+    pub(super) fn read(envelope: &Fields<'_>) -> Result<Self, EpError> {
         let names = StandingRole::ALL.map(StandingRole::as_str);
         let fields = envelope.inner("identities", "identities")?.exactly(&names)?;
         let holder = |role: StandingRole| {

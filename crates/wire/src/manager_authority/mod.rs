@@ -19,6 +19,7 @@ mod intents;
 mod kind;
 mod maintenance;
 mod managed_agent;
+mod material;
 mod proof;
 mod queries;
 mod runs;
@@ -39,6 +40,7 @@ pub use managed_agent::{
     EnrollmentRequest, EnrollmentTarget, MAX_ACTOR_TOKEN, MAX_LABEL, MAX_LIST, MAX_SENTINEL_CREDS,
     PrepareRetirementRequest, RetainedAgentRequest, RuntimeRequest,
 };
+pub use material::{CredentialName, Credentials, IssuedJwt, RemoteManagerAuthorityMaterial};
 pub use proof::{CURRENT_REGISTRATION_DOMAIN, current_registration_message, registration_proof};
 pub use queries::{AdminRequest, AdminResult, GoalIndexRequest, GoalIndexResult};
 pub use runs::{
