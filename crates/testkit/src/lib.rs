@@ -3,6 +3,7 @@
 
 pub mod broker;
 pub mod daemons;
+pub mod manager;
 pub mod process;
 pub mod proxy;
 pub mod raw;

@@ -6,6 +6,7 @@
 //! read what is decided on, and do what was decided. A caller reaches them through [`AnswerManagers::dispatch`] alone.
 
 mod agents;
+pub(crate) mod issuing;
 mod lifecycle;
 mod maintenance;
 mod parts;

@@ -11,7 +11,10 @@ use cotal_broker::Connector;
 use cotal_ledger::Ledger;
 use cotal_trust::{bundle::DataAccount, registration_proof::RegistrationProofKey};
 use cotal_wire::{Clock, Entropy, EpError, Space};
+use tokio::sync::OnceCell;
 use zeroize::Zeroizing;
+
+use super::issuing::Issuing;
 
 /// What [`Parts`] are made of.
 pub(crate) struct PartsInputs {
@@ -44,6 +47,8 @@ pub(crate) struct Parts {
     pub(crate) entropy: Arc<dyn Entropy>,
     /// Where an enrolled agent exchanges its secret; unset without a public face.
     exchange_url: OnceLock<String>,
+    /// See [`Parts::issuing`].
+    pub(super) issuing: OnceCell<Issuing>,
 }
 
 impl Parts {
@@ -62,6 +67,7 @@ impl Parts {
             clock: inputs.clock,
             entropy: inputs.entropy,
             exchange_url: OnceLock::new(),
+            issuing: OnceCell::new(),
         }
     }
 

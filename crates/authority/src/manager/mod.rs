@@ -17,7 +17,9 @@ pub use intents::{
     Act, AdmissionView, AdmittedIntent, AdmittedTarget, DecidedExecution, ExecutionPins, IntentHost,
     IntentRecord, LaunchRecord, MAX_INTENT_TTL_SECS, Unobserved, decide_admission, decide_execution,
 };
-pub use lifecycle::{LifecycleHost, ObservedRun, decide_service, same_run, still_at};
+pub use lifecycle::{
+    LifecycleHost, ObservedRun, decide_asking, decide_at_gate, reads_gate, same_run, still_at,
+};
 pub use maintenance::{check_family, decide_maintenance};
 pub use queries::{decide_admin_authorization, decide_goal_index_scan, is_admin};
 pub use registration::{CurrentManager, check_current};

@@ -82,3 +82,123 @@ pub fn check_current(
     proved(gate, envelope, owner, key)?;
     Ok(CurrentManager { gate: gate.clone() })
 }
+
+#[cfg(test)]
+mod tests {
+    use cotal_trust::{nkey::Seed, system::SystemEntropy};
+    use cotal_wire::{Account, EpCode, es_value::EsValue, manager_authority::GoalIndexRequest};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const EPOCH: u64 = 3;
+    const REVISION: u64 = 7;
+
+    fn owner(letter: &str) -> Owner {
+        Owner::parse(&format!("u_{}", letter.repeat(26))).unwrap()
+    }
+
+    fn instance() -> InstanceId {
+        InstanceId::parse(&"a".repeat(26)).unwrap()
+    }
+
+    fn envelope(proof: &Value) -> Envelope {
+        let id = |letter: &str| json!({ "id": format!("U{}", letter.repeat(55)) });
+        let request = json!({
+            "v": 1, "kind": "manager-goal-index-scan", "space": "main", "actor": "cli", "instanceId": instance(),
+            "managerLifecycleUid": "b".repeat(26), "requestId": "r".repeat(22), "registrationProof": proof,
+            "serveEpoch": EPOCH,
+            "identities": {
+                "supervisor": id("A"), "executor": id("B"), "serve": id("C"), "goalWriter": id("D"),
+                "sessionLedger": id("E"),
+            },
+        });
+        let request = EsValue::parse(request.to_string().as_bytes()).unwrap();
+        GoalIndexRequest::parse(&request).unwrap().envelope
+    }
+
+    fn gate(breaks: &[&str]) -> Option<EndpointGate> {
+        let broken = |what: &str| breaks.contains(&what);
+        let mut row = json!({
+            "state": "open", "generation": 2, "processEpoch": EPOCH, "registrationRevision": REVISION,
+            "nameAuthorityRevision": 0, "principal": serve_principal(&owner("a"), &instance()),
+        });
+        if broken("closed") {
+            row["state"] = json!("frozen");
+            row["op"] = json!({ "opId": "o".repeat(26), "kind": "registration" });
+        }
+        if broken("principal") {
+            row["principal"] = json!(serve_principal(&owner("b"), &instance()));
+        }
+        if broken("epoch") {
+            row["processEpoch"] = json!(EPOCH + 1);
+        }
+        (!broken("absent")).then(|| EndpointGate::parse(row.to_string().as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn the_four_steps_refuse_alone_and_the_earlier_of_two_answers() {
+        let steps = [
+            ("absent", EpCode::FailedPrecondition),
+            ("closed", EpCode::FailedPrecondition),
+            ("principal", EpCode::PermissionDenied),
+            ("epoch", EpCode::Conflict),
+            ("proof", EpCode::PermissionDenied),
+        ];
+        let key = RegistrationProofKey::new(Seed::<Account>::generate(&SystemEntropy));
+        let nothing = json!(format!("sha256:{}", "0".repeat(64)));
+        let unsigned = envelope(&nothing);
+        let check = |breaks: &[&str]| {
+            let proof = if breaks.contains(&"proof") {
+                nothing.clone()
+            } else {
+                json!(key.prove(&unsigned, &owner("a"), REVISION, EPOCH))
+            };
+            check_current(gate(breaks).as_ref(), &envelope(&proof), Some(EPOCH), &owner("a"), &key)
+        };
+        assert_eq!(check(&[]).unwrap().gate().coordinate().registration_revision, REVISION);
+        for (i, (step, code)) in steps.iter().enumerate() {
+            let alone = check(&[step]).unwrap_err();
+            assert_eq!(alone.code, *code, "{step}");
+            for (later, _) in &steps[i + 1..] {
+                assert_eq!(check(&[step, later]).unwrap_err(), alone, "{step} before {later}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_coordinate_of_a_registration_makes_another_proof() {
+        let key = RegistrationProofKey::new(Seed::<Account>::generate(&SystemEntropy));
+        let unsigned = envelope(&json!(format!("sha256:{}", "0".repeat(64))));
+        for (owner_of_proof, revision, epoch) in [
+            (owner("b"), REVISION, EPOCH),
+            (owner("a"), REVISION + 1, EPOCH),
+            (owner("a"), REVISION, EPOCH + 1),
+        ] {
+            let proof = json!(key.prove(&unsigned, &owner_of_proof, revision, epoch));
+            let refusal =
+                check_current(gate(&[]).as_ref(), &envelope(&proof), Some(EPOCH), &owner("a"), &key);
+            assert_eq!(refusal.unwrap_err().code, EpCode::PermissionDenied);
+        }
+        let other = RegistrationProofKey::new(Seed::<Account>::generate(&SystemEntropy));
+        let proof = json!(other.prove(&unsigned, &owner("a"), REVISION, EPOCH));
+        assert!(check_current(gate(&[]).as_ref(), &envelope(&proof), None, &owner("a"), &key).is_err());
+    }
+
+    #[test]
+    fn an_epoch_of_zero_is_an_epoch_and_a_request_that_names_none_is_bound_by_its_proof() {
+        let key = RegistrationProofKey::new(Seed::<Account>::generate(&SystemEntropy));
+        let unsigned = envelope(&json!(format!("sha256:{}", "0".repeat(64))));
+        let proof = json!(key.prove(&unsigned, &owner("a"), REVISION, 0));
+        let first = {
+            let row = String::from_utf8(gate(&[]).unwrap().to_bytes()).unwrap();
+            EndpointGate::parse(row.replace("\"processEpoch\":3", "\"processEpoch\":0").as_bytes()).unwrap()
+        };
+        for epoch in [Some(0), None] {
+            assert!(check_current(Some(&first), &envelope(&proof), epoch, &owner("a"), &key).is_ok());
+            let refusal = check_current(gate(&[]).as_ref(), &envelope(&proof), epoch, &owner("a"), &key);
+            let code = if epoch.is_some() { EpCode::Conflict } else { EpCode::PermissionDenied };
+            assert_eq!(refusal.unwrap_err().code, code);
+        }
+    }
+}

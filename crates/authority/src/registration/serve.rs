@@ -277,6 +277,20 @@ pub async fn issue_sibling(
     Err(lose(stores, &row, EpError::unavailable("sibling issuance: the gate kept moving; retry")).await)
 }
 
+/// Takes back credentials that were released and whose bytes have not left, because what they were minted for failed. A
+/// failed revoke is said in the same refusal.
+pub async fn withdraw(
+    stores: &AuthorityStores,
+    released: &[ReleasedEndpointCredential],
+    refusal: EpError,
+) -> EpError {
+    let mut refusal = refusal;
+    for credential in released.iter().rev() {
+        refusal = lose(stores, &credential.row, refusal).await;
+    }
+    refusal
+}
+
 /// Stages a row of the family: byte-idempotent, foreign bytes are `conflict`.
 async fn stage(stores: &AuthorityStores, row: &CredentialRow) -> Result<(), EpError> {
     let key = row.key().to_string();
@@ -338,6 +352,18 @@ impl ServeGrant {
     /// What `describe` answers.
     pub fn descriptor(&self) -> &Descriptor {
         &self.descriptor
+    }
+
+    /// Only what the cluster of this name declares, or `None` when the instance registered no such cluster.
+    #[must_use]
+    pub fn of_cluster(mut self, urn: &str) -> Option<Self> {
+        self.descriptor
+            .clusters
+            .retain(|cluster| cluster.document.get("urn").and_then(|it| it.as_str()) == Some(urn));
+        let kept: BTreeSet<_> =
+            self.descriptor.clusters.iter().map(|cluster| cluster.digest.clone()).collect();
+        self.surface.retain(|_, served| kept.contains(&served.cluster));
+        (!kept.is_empty()).then_some(self)
     }
 
     /// What its connection is to be granted.

@@ -1,0 +1,182 @@
+//! The three credentials that speak for a manager's registration: serve, goal writer, session ledger (contract 06 §4.3).
+//!
+//! Each is ledgered in the family of the manager's instance before its bytes leave: staged, then released by a touch of the
+//! gate at the revision that was looked at. A registration in between fences all three, and a later one revokes what an
+//! earlier one was granted. A mint that fails half way takes back what it had already released: nothing of it has left.
+
+use std::collections::BTreeSet;
+
+use cotal_authority::registration::{
+    EndpointInstance, OwnName, Registry, ServeGrant, authorize_serve_grant,
+    gate::{self, GateAt},
+    issue_sibling, mint_serve_credential,
+    serve::{ReleasedEndpointCredential, ServeCredential, ServeRequest, credential_id_of, withdraw},
+};
+use cotal_trust::mint::CredentialKind;
+use cotal_wire::{
+    EndpointName, EpCode, EpError, Owner, Permissions, Principal, UnixSecs,
+    canonical::contract_digest,
+    contract::ClusterDocument,
+    es_value::EsValue,
+    grants::{endpoint_serve::endpoint_serve, manager},
+    manager_authority::{CredentialName, Envelope, IssuedJwt, StandingRole},
+    rows::{CredentialRow, SourceMember},
+};
+use serde_json::Value;
+
+use super::{Issued, mint::Minting};
+use crate::manager::{Parts, issuing::manager_instance};
+
+/// The cluster that every manager registers.
+const MANAGER_CLUSTER: &str = "ai.cotal.manager";
+
+/// The duties of one manager, at the gate that was decided on.
+pub(super) struct Duties<'a> {
+    pub(super) parts: &'a Parts,
+    pub(super) minting: &'a Minting<'a>,
+    pub(super) owner: &'a Owner,
+    pub(super) envelope: &'a Envelope,
+    pub(super) seen: GateAt,
+}
+
+impl Duties<'_> {
+    /// Grants all three, in the contract's order. `artifacts` are those of an activation, whose cluster must be the
+    /// registered one; a renewal goes by the registered one alone.
+    pub(super) async fn issue(self, artifacts: Option<&[EsValue]>) -> Result<Issued, EpError> {
+        let registry = self.parts.issuing().await?.registry();
+        let at = manager_instance(&self.envelope.instance_id);
+        let grant = self.serve_grant(registry, &at).await?;
+        if let Some(artifacts) = artifacts {
+            check_registered(&grant, artifacts)?;
+        }
+        let mut released = Vec::new();
+        match self.release(registry, &at, &grant, &mut released).await {
+            Ok(issued) => Ok(issued),
+            Err(refusal) => Err(withdraw(registry.stores(), &released, refusal).await),
+        }
+    }
+
+    /// What the registered contract lets the instance serve, at the epoch that was decided on.
+    async fn serve_grant(&self, registry: &Registry, at: &EndpointInstance) -> Result<ServeGrant, EpError> {
+        let names = OwnName { name: EndpointName::manager(), owner: self.owner.clone() };
+        let request = ServeRequest {
+            at,
+            owner: self.owner,
+            epoch: self.seen.gate.coordinate().process_epoch,
+            pools: &BTreeSet::new(),
+            names: &names,
+        };
+        let grant = authorize_serve_grant(registry, &request).await?.of_cluster(MANAGER_CLUSTER);
+        let grant = grant.ok_or_else(|| {
+            EpError::failed_precondition(format!(
+                "the instance has not registered the cluster {MANAGER_CLUSTER}; register it, then ask again"
+            ))
+        })?;
+        let journaled = grant.commands().find(|(_, served)| served.declared.is_journaled());
+        if let Some((command, _)) = journaled {
+            return Err(invalid(format!(
+                "the command {command} of {MANAGER_CLUSTER} must be ephemeral, as all of a manager's are"
+            )));
+        }
+        Ok(grant)
+    }
+
+    async fn release(
+        &self,
+        registry: &Registry,
+        at: &EndpointInstance,
+        grant: &ServeGrant,
+        released: &mut Vec<ReleasedEndpointCredential>,
+    ) -> Result<Issued, EpError> {
+        let stores = registry.stores();
+        let space = self.minting.space();
+        let exp = self.minting.standing_expiry();
+
+        let (principal, jwt) =
+            self.mint(StandingRole::Serve, CredentialKind::EndpointServe, exp, |conn| {
+                endpoint_serve(space, conn, &grant.surface())
+            })?;
+        let credential =
+            ServeCredential { id: credential_id_of(&jwt.jwt)?, source_chain: vec![SourceMember::Root], exp };
+        released.push(mint_serve_credential(stores, grant, &principal, credential).await?);
+        let mut issued = vec![(CredentialName::Serve, jwt)];
+
+        // The touch above moved the gate's revision; everything else of it must be what was decided on.
+        let now = gate::observe(stores, at).await?.filter(|now| now.gate == self.seen.gate);
+        let now = now.ok_or_else(|| {
+            EpError::new(EpCode::Expired, "the manager registered again while its credentials were minted")
+        })?;
+        let siblings: [(_, _, fn(&Minting<'_>, &cotal_wire::ConnId) -> Permissions); 2] = [
+            (StandingRole::GoalWriter, CredentialKind::GoalWriter, |minting, conn| {
+                manager::goal_writer(minting.space(), &EndpointName::manager().token(), conn)
+            }),
+            (StandingRole::SessionLedger, CredentialKind::SessionLedger, |minting, conn| {
+                manager::session_ledger(minting.space(), conn)
+            }),
+        ];
+        for (role, kind, template) in siblings {
+            let (principal, jwt) = self.mint(role, kind, exp, |conn| template(self.minting, conn))?;
+            let id = credential_id_of(&jwt.jwt)?;
+            let row = CredentialRow::endpoint(&EndpointName::manager(), &at.instance, &id, &principal, exp)?;
+            released.push(issue_sibling(stores, at, &now, row).await?);
+            issued.push((CredentialName::of_role(role), jwt));
+        }
+        Ok(issued)
+    }
+
+    fn mint(
+        &self,
+        role: StandingRole,
+        kind: CredentialKind,
+        exp: UnixSecs,
+        template: impl FnOnce(&cotal_wire::ConnId) -> Permissions,
+    ) -> Result<(Principal, IssuedJwt), EpError> {
+        let principal = Principal::new(self.owner.clone(), role.actor(&self.envelope.instance_id));
+        let key = self.envelope.identities.of(role);
+        let jwt = self.minting.mint(kind, key, &principal, template(&key.conn_id()), exp)?;
+        Ok((principal, jwt))
+    }
+}
+
+/// An activation serves the contract that was registered. The published host serves the request's own; holding the two
+/// together is the stricter reading.
+fn check_registered(grant: &ServeGrant, artifacts: &[EsValue]) -> Result<(), EpError> {
+    let asked = manager_cluster(artifacts)?;
+    let digest = |document: &Value| {
+        contract_digest(document).map_err(|why| invalid(format!("cluster {MANAGER_CLUSTER}: {why}")))
+    };
+    let asked = digest(asked.document())?;
+    for registered in &grant.descriptor().clusters {
+        if digest(&registered.document)? == asked {
+            return Ok(());
+        }
+    }
+    Err(EpError::failed_precondition(format!(
+        "the cluster {MANAGER_CLUSTER} of contractArtifacts is not the one that is registered; register it, then activate"
+    )))
+}
+
+/// The manager's cluster among the artifacts of an activation (contract 06 §4.3).
+fn manager_cluster(artifacts: &[EsValue]) -> Result<ClusterDocument, EpError> {
+    let named = |artifact: &&EsValue| {
+        let urn = artifact.as_object().and_then(|object| object.get("urn"));
+        urn.and_then(EsValue::as_text) == Some(MANAGER_CLUSTER)
+    };
+    let found = artifacts.iter().find(named);
+    let found = found.ok_or_else(|| {
+        invalid(format!("contractArtifacts: one of them must be the cluster {MANAGER_CLUSTER}"))
+    })?;
+    let document = serde_json::from_str(&found.stringify())
+        .map_err(|_| invalid(format!("cluster {MANAGER_CLUSTER}: it is nested too deep")))?;
+    let cluster = ClusterDocument::parse(document)?;
+    match cluster.commands().iter().find(|command| command.is_journaled()) {
+        None => Ok(cluster),
+        Some(command) => {
+            Err(invalid(format!("cluster {MANAGER_CLUSTER}: the command {} must be ephemeral", command.name)))
+        }
+    }
+}
+
+fn invalid(message: String) -> EpError {
+    EpError::new(EpCode::ContractInvalid, message)
+}
