@@ -156,7 +156,7 @@ async fn an_intent_that_cannot_be_read_fails_the_boot() {
 
 /// A note in memory.
 #[derive(Default)]
-struct Kept(parking_lot::Mutex<Option<Vec<u8>>>);
+pub(crate) struct Kept(parking_lot::Mutex<Option<Vec<u8>>>);
 
 #[async_trait::async_trait]
 impl RememberPast for Kept {
@@ -170,6 +170,10 @@ impl RememberPast for Kept {
 }
 
 impl Kept {
+    pub(crate) fn note(&self) -> Option<String> {
+        self.0.lock().clone().map(|note| String::from_utf8(note).unwrap())
+    }
+
     fn alter(&self, from: &str, to: &str) {
         let mut note = self.0.lock();
         let was = String::from_utf8(note.take().unwrap()).unwrap();

@@ -3,25 +3,40 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cotal_authority::{Plane, PlaneInputs, plane::NATIVE_ISSUANCE_PRUNE, retirement::Retirement};
+use cotal_authority::{
+    Plane, PlaneInputs, intents::BootResume, past::RememberPast, plane::NATIVE_ISSUANCE_PRUNE,
+    retirement::Retirement,
+};
 use cotal_broker::{Connection, provision::provision_space};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{
     EpCode, EpError, LifecycleUid, OpId, Principal,
     delivery_admin::{AdminRequest, EvictionResult, answer, refuse},
+    names,
     subject::{ControlService, Subjects},
 };
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{sync::Notify, time::timeout};
 
-use crate::harness::{OWNER, World, eventually, principal, uid};
+use crate::{
+    boot::Kept,
+    harness::{OWNER, World, eventually, principal, uid},
+};
 
 /// Longer than the plane waits before it runs an owed operation again, on a busy machine.
 const RUNS_AGAIN: Duration = Duration::from_secs(60);
 
 /// A plane of a space that is provisioned.
 pub(crate) async fn open(world: &World, prune: Duration) -> Result<Arc<Plane>, EpError> {
+    open_remembering(world, prune, None).await
+}
+
+async fn open_remembering(
+    world: &World,
+    prune: Duration,
+    past: Option<Arc<dyn RememberPast>>,
+) -> Result<Arc<Plane>, EpError> {
     provision_space(&world.anything, &world.space).await?;
     Plane::open(PlaneInputs {
         connector: world.connector.clone(),
@@ -30,7 +45,7 @@ pub(crate) async fn open(world: &World, prune: Duration) -> Result<Arc<Plane>, E
         identity: world.identity.clone(),
         native_issuance_prune: prune,
         claim_patience: Duration::ZERO,
-        past: None,
+        past,
     })
     .await
 }
@@ -189,6 +204,27 @@ async fn what_the_boot_could_not_end_is_ended_once_the_delivery_daemon_answers()
     delivery.says(Says::Gone);
     within("it has ended", async || head(&world, "bob").await["state"] == "retired").await;
     plane.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ended_under_a_plane_is_noted_by_its_close_and_not_looked_at_by_the_next_open() {
+    let world = World::start().await;
+    let _delivery = Delivery::start(&world, Says::Gone).await;
+    let kept = Arc::new(Kept::default());
+    let open =
+        async || open_remembering(&world, NATIVE_ISSUANCE_PRUNE, Some(kept.clone() as _)).await.unwrap();
+    let plane = open().await;
+    let uid = plant(&world, "bob").await;
+    plane.retire_managed(&principal("bob"), &uid).await.unwrap();
+    plane.close().await.unwrap();
+    let note = kept.note().unwrap();
+    assert!(note.contains(&names::stage_key(&OpId::managed_retirement(&uid))), "{note}");
+    assert!(note.contains("\"open\":[]"), "{note}");
+
+    let plane = open().await;
+    assert_eq!(*plane.boot(), BootResume::default());
+    plane.close().await.unwrap();
+    assert_eq!(kept.note(), Some(note));
 }
 
 /// What a barrier found under this claim must not be used under another.
