@@ -13,6 +13,7 @@ use cotal_broker::{Connection, ConnectionTuple, Connector, Lifetime, SealedScan,
 use cotal_wire::{
     EndpointToken, EpError, InfraRole, InstanceId, KeySegment, LifecycleUid, Names, Owner, OwnerKind,
     Revision, Space,
+    endpoint_token::MANAGER_ENDPOINT as MANAGER,
     grants::infra,
     names::{GOAL_INDEX_SCAN_CONSUMER, LEDGER_SCAN_CONSUMER, RECORDS_SCAN_CONSUMER},
     rows::{GoalIndexRow, ObligationKey},
@@ -23,9 +24,6 @@ use crate::{
     plane_claim::{ClaimHold, When},
     store::at_key,
 };
-
-/// The endpoint whose gates and goals the plane enumerates.
-const MANAGER: &str = "manager";
 
 /// One row as a scan found it: the last message of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -284,14 +282,13 @@ impl RecordsScanner {
     }
 
     /// `goalidx.manager.<owner>.>`, checked as contract 05 §8.7 says: a marker is `failed-precondition`, a row that is
-    /// garbled or another's is `internal`, and then nothing is returned.
-    pub async fn goal_index(&self, owner: &Owner) -> Result<Vec<Scanned>, EpError> {
+    /// garbled or another's is `internal`, and then nothing is returned. In the order of their keys.
+    pub async fn goal_index(&self, owner: &Owner) -> Result<Vec<GoalIndexRow>, EpError> {
         if owner.kind() == OwnerKind::Local {
             return Err(EpError::bad_request("the goal index is read for a u_ or p_ owner"));
         }
         let rows = self.0.scan(GOAL_INDEX_SCAN_CONSUMER, &format!("goalidx.{MANAGER}.{owner}.>")).await?;
-        check_goal_index(owner, &rows)?;
-        Ok(rows)
+        read_goal_index(owner, &rows)
     }
 
     /// Refuses `failed-precondition` when a registry of another space would bind this scanner (contract 07 §1).
@@ -377,7 +374,7 @@ fn is_obligation_filter(filter: &str) -> bool {
     segments.is_some_and(|segments| segments.split('.').all(is_segment))
 }
 
-fn check_goal_index(owner: &Owner, rows: &[Scanned]) -> Result<(), EpError> {
+fn read_goal_index(owner: &Owner, rows: &[Scanned]) -> Result<Vec<GoalIndexRow>, EpError> {
     if let Some(marker) = rows.iter().find(|row| row.value.is_none()) {
         return Err(EpError::failed_precondition(format!(
             "{} holds a deletion marker at revision {}; the goal index cannot be read whole",
@@ -385,17 +382,18 @@ fn check_goal_index(owner: &Owner, rows: &[Scanned]) -> Result<(), EpError> {
             marker.revision.0
         )));
     }
-    for row in rows {
+    let read = |row: &Scanned| {
         let value = row.value.as_deref().unwrap_or_default();
         let goal = at_key(&row.key, GoalIndexRow::parse(&row.key, value))?;
-        if goal.endpoint != MANAGER || goal.owner != owner.as_str() {
-            return Err(EpError::internal(format!(
-                "{}: the goal is another endpoint's or owner's",
-                row.key.escape_default()
-            )));
+        if goal.endpoint == MANAGER && goal.owner == owner.as_str() {
+            return Ok(goal);
         }
-    }
-    Ok(())
+        Err(EpError::internal(format!(
+            "{}: the goal is another endpoint's or owner's",
+            row.key.escape_default()
+        )))
+    };
+    rows.iter().map(read).collect()
 }
 
 #[cfg(test)]
@@ -455,9 +453,10 @@ mod tests {
         };
         let good = row("manager", owner.as_str(), None);
         let marker = Scanned { value: None, ..good.clone() };
-        assert_eq!(check_goal_index(&owner, &[]), Ok(()));
-        assert_eq!(check_goal_index(&owner, std::slice::from_ref(&good)), Ok(()));
-        let code = |rows: &[Scanned]| check_goal_index(&owner, rows).unwrap_err().code;
+        assert_eq!(read_goal_index(&owner, &[]), Ok(Vec::new()));
+        let goals = read_goal_index(&owner, std::slice::from_ref(&good)).unwrap();
+        assert_eq!((goals.len(), goals[0].goal_id.as_str()), (1, "g1"));
+        let code = |rows: &[Scanned]| read_goal_index(&owner, rows).unwrap_err().code;
         // A marker anywhere speaks before a garbled row does.
         let garbled = row("manager", owner.as_str(), Some("{}"));
         assert_eq!(code(&[garbled.clone(), marker]), EpCode::FailedPrecondition);

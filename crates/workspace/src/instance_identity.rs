@@ -1,5 +1,5 @@
 //! The identity of the plane's own endpoint instance: made once, by an exclusive create, and kept (contract 08 §3.1,
-//! releases 0.70.0 and 0.78.0).
+//! releases 0.70.0 and 0.78.0). Beside it lies, where one runs, the one of the root's manager, which the manager makes.
 //!
 //! A second identity would be a second instance: its gate, its epochs and its registration would start anew beside the
 //! first one's. So what does not read is refused, never replaced, and of two first starts the loser takes the winner's.
@@ -15,6 +15,10 @@ use crate::{file, root::space_segment, secret_store::SecretStore};
 
 /// The file of the auth plane's identity, in `<root>/.cotal/space.<hex>/`.
 pub const AUTH_INSTANCE_FILE: &str = "auth-instance.json";
+
+/// The file of the identity of a root's own manager, beside [`AUTH_INSTANCE_FILE`]. Where the reference keeps it is not
+/// published; its document is the same.
+pub const MANAGER_INSTANCE_FILE: &str = "manager-instance.json";
 
 /// More than a document has: two tokens and a seed.
 const DOCUMENT_CAPACITY: usize = 1024;
@@ -59,12 +63,7 @@ impl InstanceIdentity {
     /// The identity kept in this directory, made when there is none. The directory is made 0700, the file 0600.
     pub fn load_or_create(identity_root: &Path, entropy: &dyn Entropy) -> Result<Self, IdentityError> {
         let path = identity_root.join(AUTH_INSTANCE_FILE);
-        let unusable = |why: &dyn std::fmt::Display| IdentityError(format!("instance identity: {why}"));
-        let read = || -> Result<Option<Self>, IdentityError> {
-            let text = file::read_text(&path).map_err(|why| unusable(&why))?;
-            text.map(|text| Self::parse(&text, &path.display())).transpose()
-        };
-        if let Some(identity) = read()? {
+        if let Some(identity) = Self::read(&path)? {
             return Ok(identity);
         }
         file::ensure_private_dir(identity_root).map_err(|why| unusable(&why))?;
@@ -72,7 +71,12 @@ impl InstanceIdentity {
         if file::create_exclusive(&path, fresh.document()?.as_bytes()).map_err(|why| unusable(&why))? {
             return Ok(fresh);
         }
-        read()?.ok_or_else(|| create_lost(&path.display()))
+        Self::read(&path)?.ok_or_else(|| create_lost(&path.display()))
+    }
+
+    fn read(path: &Path) -> Result<Option<Self>, IdentityError> {
+        let text = file::read_text(path).map_err(|why| unusable(&why))?;
+        text.map(|text| Self::parse(&text, &path.display())).transpose()
     }
 
     /// As [`Self::load_or_create`], in a secret store: where a hosted context keeps it.
@@ -104,9 +108,7 @@ impl InstanceIdentity {
         entropy: &dyn Entropy,
     ) -> Result<Self, IdentityError> {
         let path = identity_root.join(AUTH_INSTANCE_FILE);
-        let unusable = |why: &dyn std::fmt::Display| IdentityError(format!("instance identity: {why}"));
-        let filed = file::read_text(&path).map_err(|why| unusable(&why))?;
-        let Some(filed) = filed.map(|text| Self::parse(&text, &path.display())).transpose()? else {
+        let Some(filed) = Self::read(&path)? else {
             return Self::load_or_create_in(store, space, entropy).await;
         };
         let key = auth_instance_key(space);
@@ -163,6 +165,16 @@ impl std::fmt::Debug for InstanceIdentity {
     }
 }
 
+/// The identity of the manager of this root, read now: `None` when it has never run here. It is made by the manager
+/// alone.
+pub fn read_manager(identity_root: &Path) -> Result<Option<InstanceIdentity>, IdentityError> {
+    InstanceIdentity::read(&identity_root.join(MANAGER_INSTANCE_FILE))
+}
+
+fn unusable(why: &dyn std::fmt::Display) -> IdentityError {
+    IdentityError(format!("instance identity: {why}"))
+}
+
 /// The secret store's key of the auth plane's identity.
 pub fn auth_instance_key(space: &Space) -> String {
     format!("{}/{AUTH_INSTANCE_FILE}", space_segment(space))
@@ -197,6 +209,20 @@ mod tests {
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&dir), mode(&dir.join(AUTH_INSTANCE_FILE))), (0o700, 0o600));
         assert!(!format!("{first:?}").contains(first.serve.expose().as_str()));
+    }
+
+    #[test]
+    fn a_roots_manager_is_read_as_it_is_and_never_made() {
+        let tmp = tempfile::tempdir().unwrap();
+        let path = tmp.path().join(MANAGER_INSTANCE_FILE);
+        assert!(read_manager(tmp.path()).unwrap().is_none());
+        assert!(!path.exists());
+        let manager = InstanceIdentity::mint(&SystemEntropy);
+        std::fs::write(&path, manager.document().unwrap().as_str()).unwrap();
+        let read = read_manager(tmp.path()).unwrap().unwrap();
+        assert_eq!((&read.instance, read.serve.public()), (&manager.instance, manager.serve.public()));
+        std::fs::write(&path, "{}").unwrap();
+        assert!(read_manager(tmp.path()).unwrap_err().0.contains(MANAGER_INSTANCE_FILE));
     }
 
     // #1263: two first starts made two identities.

@@ -1,12 +1,92 @@
-//! Maintenance of a registration (contract 06 §5).
+//! Maintenance: mends a registration that has no proof left (contract 06 §5).
 
-use cotal_authority::manager::Holder;
-use cotal_wire::{EpError, es_value::EsValue};
+use std::collections::{BTreeMap, BTreeSet};
+
+use cotal_authority::{
+    evict::{Eviction, Evictor},
+    manager::{Holder, check_family, decide_maintenance, reconciliation, repair_refused},
+    registration::{EndpointInstance, Registry, RepairReport, reconcile_endpoint_gate},
+};
+use cotal_broker::Lifetime;
+use cotal_wire::{
+    ConnId, EndpointName, EpError, InfraRole, InstanceId, Principal,
+    delivery_admin::EvictionResult,
+    es_value::EsValue,
+    grants::endpoint_serve,
+    manager_authority::{MaintenanceRequest, MaintenanceResult, Mend, Mended},
+};
 use serde_json::Value;
 
-use super::Parts;
+use super::{
+    Parts,
+    observed::{answer, decided_at_gate},
+};
 
-/// the maintenance of registrations: not served yet.
-pub(super) async fn mend(_parts: &Parts, _holder: &Holder, _request: &EsValue) -> Result<Value, EpError> {
-    Err(EpError::unimplemented("this service does not serve the maintenance of registrations"))
+/// Lifetime of the credential that reconciles, in seconds.
+const EXECUTOR_TTL_SECS: u64 = 60;
+
+/// Evicts holders of the manager's own credential family, or reconciles a gate that a dead registration left frozen.
+pub(super) async fn mend(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
+    let request = MaintenanceRequest::parse(request)?;
+    let target = &request.target_instance_id;
+    decided_at_gate(parts, target, |gate| decide_maintenance(parts.host(), holder, &request, gate)).await?;
+    let outcome = match &request.mend {
+        Mend::Evict(named) => {
+            let family = parts.plane.manager_family(target).await?;
+            Mended::Evicted(evict(parts, &check_family(named, &family)?).await?)
+        }
+        Mend::Reconcile => Mended::Reconciled(Box::new(reconciliation(&reconcile(parts, target).await?))),
+    };
+    answer(&MaintenanceResult { owner: holder.owner().clone(), request, outcome })
+}
+
+/// All of them in one sweep; one result for each, in the order in which they were named. What cannot be proved is told as
+/// that, and is no refusal.
+async fn evict(parts: &Parts, named: &[Principal]) -> Result<Vec<EvictionResult>, EpError> {
+    // The scan of the family may have waited for its turn.
+    parts.plane.check_open()?;
+    let sweep: BTreeSet<_> = named.iter().cloned().collect();
+    let mut verdicts: BTreeMap<_, _> = parts
+        .plane
+        .delivery()
+        .evict(&sweep)
+        .await
+        .into_iter()
+        .map(|one| (one.principal.clone(), one))
+        .collect();
+    let result = |principal: &Principal| {
+        let verdict =
+            verdicts.remove(principal).unwrap_or_else(|| Eviction::unverified(principal, "no verdict came"));
+        let Eviction { principal, kicked, remaining, verified_gone, scan_complete, note } = verdict;
+        EvictionResult { principal, kicked, remaining, verified_gone, scan_complete, note }
+    };
+    Ok(named.iter().map(result).collect())
+}
+
+/// Reconciles over a connection of its own, that may touch this instance alone and does not outlive a minute.
+///
+/// Its grants are the registration executor's, narrower on the streams than those of the contract's
+/// `endpoint-serve-executor`: they list a family by STREAM.INFO, and may create no consumer.
+async fn reconcile(parts: &Parts, target: &InstanceId) -> Result<RepairReport, EpError> {
+    let at = EndpointInstance { endpoint: EndpointName::manager().token(), instance: target.clone() };
+    let token = parts.space.token();
+    let grants = {
+        let at = at.clone();
+        move |conn: &ConnId| endpoint_serve::registration_executor(&token, conn, &at.endpoint, &at.instance)
+    };
+    let lifetime = Lifetime::OneShot { ttl_secs: EXECUTOR_TTL_SECS, principal: None };
+    let label = InfraRole::REMOTE_MANAGER_MAINTENANCE.label(&parts.space);
+    let connection = parts.connector.open(label, &grants, lifetime).await?;
+    let delivery = parts.plane.delivery();
+    let repaired = match Registry::bind(&connection, &parts.space).await {
+        Ok(registry) => {
+            reconcile_endpoint_gate(&registry, &at, delivery, delivery).await.map_err(repair_refused)
+        }
+        Err(refusal) => Err(refusal),
+    };
+    // What was done stands, however the connection ends.
+    if let Err(error) = connection.close().await {
+        tracing::warn!(space = %parts.space, %error, "the maintenance connection did not close");
+    }
+    repaired
 }

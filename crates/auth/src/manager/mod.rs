@@ -9,6 +9,7 @@ mod agents;
 pub(crate) mod issuing;
 mod lifecycle;
 mod maintenance;
+mod observed;
 mod parts;
 mod queries;
 mod runs;

@@ -15,9 +15,6 @@ use super::{
 };
 use crate::handle::AuthService;
 
-/// The endpoint of managers.
-const MANAGER: &str = "manager";
-
 /// The doors of a context that was started with `platformControl`. It is a handle of that context too: while it lives, the
 /// context is not closed by the drop of the others.
 #[derive(Clone)]
@@ -46,7 +43,7 @@ impl PlatformControlDoor {
     /// An observation, for the decision about a delegated intent: whoever acts on it conditions its own write again.
     /// `unavailable` when the context is not ready or the store does not answer.
     pub async fn observe_manager_gate(&self, instance: &InstanceId) -> Result<Option<EndpointGate>, EpError> {
-        observe(&self.service, &manager()?, instance).await
+        observe(&self.service, &EndpointName::manager().token(), instance).await
     }
 
     /// Activates one exact managed lifecycle: `/managed-lifecycle/activate` without its route (contract 05 §7.3).
@@ -72,12 +69,6 @@ impl PlatformControlDoor {
             Err(ActivationFailure { error, began: true })
         })
     }
-}
-
-fn manager() -> Result<EndpointToken, EpError> {
-    EndpointName::parse(MANAGER)
-        .map(|name| name.token())
-        .map_err(|_| EpError::internal("manager is an endpoint"))
 }
 
 /// Reads a gate over the context's own connection, while the context is ready.

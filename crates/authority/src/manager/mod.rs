@@ -4,6 +4,8 @@
 //! act. A request that breaks two rules gets the refusal of the earlier one in the contract's order.
 
 mod agents;
+#[cfg(test)]
+mod fixtures;
 mod holder;
 mod intents;
 mod lifecycle;
@@ -20,6 +22,7 @@ pub use intents::{
 pub use lifecycle::{
     LifecycleHost, ObservedRun, decide_asking, decide_at_gate, reads_gate, same_run, still_at,
 };
-pub use maintenance::{check_family, decide_maintenance};
+pub(crate) use maintenance::family_holders;
+pub use maintenance::{check_family, decide_maintenance, reconciliation, repair_refused};
 pub use queries::{decide_admin_authorization, decide_goal_index_scan, is_admin};
 pub use registration::{CurrentManager, check_current};

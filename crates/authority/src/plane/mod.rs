@@ -6,6 +6,7 @@
 
 mod barriers;
 mod close;
+mod managers;
 mod open;
 
 use std::{sync::Arc, time::Duration};

@@ -1,0 +1,33 @@
+//! What a request of a manager is decided on, read no sooner than it is needed.
+
+use cotal_authority::registration::{EndpointInstance, gate};
+use cotal_wire::{EndpointName, EpCode, EpError, InstanceId, rows::EndpointGate};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Parts;
+
+/// Decides on the gate of a manager instance, leader-read once everything before it holds.
+///
+/// Without a gate a decision refuses with what comes before the gate, or with `failed-precondition` for the want of it: so
+/// nobody who may not ask has anything read, and a gate that cannot be read is not told before an earlier refusal.
+pub(super) async fn decided_at_gate<T>(
+    parts: &Parts,
+    instance: &InstanceId,
+    decide: impl Fn(Option<&EndpointGate>) -> Result<T, EpError>,
+) -> Result<T, EpError> {
+    if let Err(refusal) = decide(None)
+        && refusal.code != EpCode::FailedPrecondition
+    {
+        return Err(refusal);
+    }
+    let at = EndpointInstance { endpoint: EndpointName::manager().token(), instance: instance.clone() };
+    let seen = gate::observe(parts.plane.stores(), &at).await?;
+    decide(seen.as_ref().map(|seen| &seen.gate))
+}
+
+/// A result, as the routes and doors answer it.
+pub(super) fn answer(result: &impl Serialize) -> Result<Value, EpError> {
+    serde_json::to_value(result)
+        .map_err(|error| EpError::internal(format!("a result cannot be printed: {error}")))
+}
