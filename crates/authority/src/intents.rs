@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::{
     barrier::{BarrierDeps, Sight, look, look_at_gate, look_at_head},
     credential::create_same,
-    past::{Looked, RememberPast, look_since},
+    past::{Looked, RememberPast, Tails, look_since},
     plane_claim::When,
     retire::resume_retirement,
     scanner::Scanned,
@@ -252,6 +252,7 @@ async fn keep(past: &dyn RememberPast, was: Option<Vec<u8>>, now: Option<Vec<u8>
 /// The heads are read in batches while the scan still runs. What is read of a retirement that is over does not change
 /// any more, whenever it is read.
 async fn survey(deps: &BarrierDeps, to_note: bool) -> Result<(Looked, HashMap<String, LeaderRead>), EpError> {
+    let tails = if to_note { Some(Tails::read(deps).await?) } else { None };
     deps.stores.auth_store().count_request();
     let (seen, keys) = mpsc::unbounded();
     let scan = async move {
@@ -267,10 +268,8 @@ async fn survey(deps: &BarrierDeps, to_note: bool) -> Result<(Looked, HashMap<St
     };
     let (rows, heads) = futures::join!(scan, deps.stores.records().direct_read_many(keys));
     let (rows, heads) = (rows?, heads?);
-    // Nobody but the holder of the claim writes intents, so none came since the scan.
-    let tail = if to_note { Some(deps.stores.auth().tail().await?) } else { None };
     let found = discover(&rows)?;
-    Ok((Looked::at_everything(&rows, found, tail), heads))
+    Ok((Looked::at_everything(&rows, found, tails), heads))
 }
 
 /// The heads of the retirements among these by their keys.

@@ -40,8 +40,10 @@ pub trait RememberPast: Send + Sync {
 pub(crate) struct Past {
     v: u32,
     space: String,
-    /// When the stream was created: one that was made anew counts from 1 again.
+    /// When the stream of intents was created: one that was made anew counts from 1 again.
     created: String,
+    /// How far the stream of heads had come. One that was restored from an earlier backup ends before it.
+    heads: Reach,
     /// The last intent that was looked at; none when there was none yet.
     through: Option<Mark>,
     /// Those up to it that were not over.
@@ -57,12 +59,26 @@ struct Mark {
     digest: String,
 }
 
+/// How far a stream has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reach {
+    created: String,
+    last: u64,
+}
+
+/// Both streams, as they were before anything of them was looked at.
+pub(crate) struct Tails {
+    intents: Tail,
+    heads: Tail,
+}
+
 /// What was looked at of a stream's intents.
 pub(crate) struct Looked {
     /// Those that no note vouches for.
     pub(crate) found: Vec<Discovered>,
-    /// When the stream was created, if that was asked.
-    created: Option<String>,
+    /// What a note of it would go by, if there is to be one.
+    streams: Option<(String, Reach)>,
     through: Option<Mark>,
 }
 
@@ -76,6 +92,19 @@ fn is_intent(key: &str) -> bool {
     key.strip_prefix("stage.").is_some_and(|tail| !tail.contains('.'))
 }
 
+impl Tails {
+    pub(crate) async fn read(deps: &BarrierDeps) -> Result<Self, EpError> {
+        deps.stores.auth_store().count_request();
+        deps.stores.records_store().count_request();
+        let (intents, heads) = futures::try_join!(deps.stores.auth().tail(), deps.stores.records().tail())?;
+        Ok(Self { intents, heads })
+    }
+
+    fn streams(self) -> (String, Reach) {
+        (self.intents.created, Reach { created: self.heads.created, last: self.heads.last.0 })
+    }
+}
+
 impl Past {
     fn parse(bytes: &[u8], space: &Space) -> Option<Self> {
         let past: Self = serde_json::from_slice(bytes).ok()?;
@@ -84,12 +113,12 @@ impl Past {
 }
 
 impl Looked {
-    /// Everything, as a scan found it. Without the stream's tail there will be no note.
-    pub(crate) fn at_everything(rows: &[Scanned], found: Vec<Discovered>, tail: Option<Tail>) -> Self {
+    /// Everything, as a scan found it. Without the tails of the streams there will be no note.
+    pub(crate) fn at_everything(rows: &[Scanned], found: Vec<Discovered>, tails: Option<Tails>) -> Self {
         let intents = rows.iter().filter(|row| is_intent(&row.key));
         let last = intents.max_by_key(|row| row.revision);
         let through = last.and_then(|row| Some(Mark::of(&row.key, row.revision, row.value.as_deref()?)));
-        Self { found, created: tail.map(|tail| tail.created), through }
+        Self { found, streams: tails.map(Tails::streams), through }
     }
 
     /// The note to keep, once it is known which of the found are not over; `None` when nothing confirms it later, or
@@ -98,10 +127,12 @@ impl Looked {
         if open.len() > NAMED {
             return None;
         }
+        let (created, heads) = self.streams.clone()?;
         let past = Past {
             v: VERSION,
             space: space.as_str().to_owned(),
-            created: self.created.clone()?,
+            created,
+            heads,
             through: self.through.clone(),
             open: open.iter().map(|op| op.as_str().to_owned()).collect(),
         };
@@ -114,8 +145,8 @@ impl Looked {
 pub(crate) async fn look_since(deps: &BarrierDeps, note: Option<&[u8]>) -> Result<Option<Looked>, EpError> {
     let Some(past) = note.and_then(|note| Past::parse(note, deps.stores.space())) else { return Ok(None) };
     let auth = deps.stores.auth();
-    deps.stores.auth_store().count_request();
-    if auth.tail().await?.created != past.created {
+    let (created, heads) = Tails::read(deps).await?.streams();
+    if created != past.created || heads.created != past.heads.created || heads.last < past.heads.last {
         return Ok(None);
     }
     if let Some(through) = &past.through {
@@ -136,7 +167,7 @@ pub(crate) async fn look_since(deps: &BarrierDeps, note: Option<&[u8]>) -> Resul
     for _ in 0..WALK {
         let next = Revision(through.as_ref().map_or(0, |mark| mark.revision) + 1);
         let Some(seen) = auth.next_under(INTENTS, next).await? else {
-            return Ok(Some(Looked { found, created: Some(past.created), through }));
+            return Ok(Some(Looked { found, streams: Some((created, heads)), through }));
         };
         found.extend(discover_one(&seen.key, seen.value.as_deref())?);
         through = Some(Mark::of(&seen.key, seen.revision, seen.value.as_deref().unwrap_or_default()));
@@ -152,8 +183,9 @@ mod tests {
         Scanned { key: key.to_owned(), revision: Revision(revision), value: Some("{}".into()) }
     }
 
-    fn tail() -> Tail {
-        Tail { created: "2026-01-02T03:04:05Z".to_owned(), last: Revision(99) }
+    fn tail() -> Tails {
+        let tail = |last| Tail { created: "2026-01-02T03:04:05Z".to_owned(), last: Revision(last) };
+        Tails { intents: tail(99), heads: tail(44) }
     }
 
     #[test]

@@ -229,6 +229,8 @@ async fn what_was_over_is_not_looked_at_again_and_everything_else_is() {
     let all = 6;
     for (from, to) in [
         ("\"created\":\"2", "\"created\":\"1"),
+        ("\"heads\":{\"created\":\"2", "\"heads\":{\"created\":\"1"),
+        ("\"last\":", "\"last\":9"),
         ("\"digest\":\"sha256:", "\"digest\":\"sha256:0"),
         ("\"key\":\"stage.", "\"key\":\"stage.0"),
         ("\"revision\":", "\"revision\":1"),
