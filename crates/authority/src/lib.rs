@@ -9,6 +9,7 @@
 //! the user-caller issuance of [`issued`], and of [`registration`] serve grants, sibling issuance and reconciliation.
 
 pub mod activation;
+pub mod agent_durables;
 pub mod barrier;
 #[cfg(test)]
 mod barrier_model;
@@ -32,6 +33,7 @@ pub mod intents;
 pub mod issuance;
 mod issuance_memory;
 pub mod issued;
+pub mod managed_agents;
 pub mod manager;
 mod mint_step;
 pub mod past;

@@ -106,6 +106,8 @@ pub(crate) struct Core {
     denials: Arc<Denials>,
     subscriptions: Mutex<Vec<Subscribed>>,
     flushes: AtomicU64,
+    /// Of everything in the same custody.
+    round_trips: Arc<AtomicU64>,
     closing: CancellationToken,
     ended: CancellationToken,
     /// Why the connection ended, when nobody asked it to.
@@ -227,6 +229,7 @@ impl Connection {
             denials,
             subscriptions: Mutex::new(Vec::new()),
             flushes: AtomicU64::new(0),
+            round_trips: custody.counter(),
             closing: CancellationToken::new(),
             ended: CancellationToken::new(),
             failure: OnceLock::new(),
@@ -415,6 +418,7 @@ impl Connection {
         payload: Bytes,
         timeout: Duration,
     ) -> Result<async_nats::Message, RequestFailure> {
+        self.core().round_trips.fetch_add(1, Ordering::Relaxed);
         tokio::time::timeout(timeout, self.core().request(subject, headers, payload))
             .await
             .unwrap_or(Err(RequestFailure::TimedOut(timeout)))
@@ -429,6 +433,7 @@ impl Connection {
         payload: Bytes,
     ) -> Result<Refusal<'_>, RequestFailure> {
         let core = self.core();
+        core.round_trips.fetch_add(1, Ordering::Relaxed);
         let session = core.session().ok_or(RequestFailure::Closed)?;
         let refusal =
             Refusal { denials: &core.denials, seen: core.denials.watch(), subject: subject.to_owned() };

@@ -1,6 +1,9 @@
 //! Who holds which connection, from open to its proved end (contract 04 §16, 05 §15.3).
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use cotal_wire::EpError;
 use futures::future::join_all;
@@ -31,6 +34,7 @@ pub struct Custody {
 struct Registry {
     state: Mutex<State>,
     changed: watch::Sender<()>,
+    round_trips: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -60,6 +64,16 @@ impl Custody {
     /// A detached snapshot, in the order of opening.
     pub fn connections(&self) -> Vec<Owned> {
         self.registry.state.lock().owned()
+    }
+
+    /// How many requests its connections have sent so far, each awaiting its answer: the round trips that a decision, or a
+    /// write, costs. A [`crate::Connection::flush`] is none of them.
+    pub fn round_trips(&self) -> u64 {
+        self.registry.round_trips.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn counter(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.registry.round_trips)
     }
 
     /// No more connections will be opened: from here on [`crate::Connector`] refuses to.

@@ -81,6 +81,18 @@ impl Ledger {
         token_hash: &str,
         clock: &dyn Clock,
     ) -> Result<ActorRow, LedgerError> {
+        let row = self.check_managed(input, token_hash, clock)?;
+        self.write(RowKind::ManagedAgent, &row)?;
+        self.keep_unless(RowKind::ManagedAgent, &row, self.refuse_if_interactive(&row.owner, &row.actor))
+    }
+
+    /// The row that a managed grant of this input would write now, or its refusal. Nothing is written.
+    pub fn check_managed(
+        &self,
+        input: &GrantInput,
+        token_hash: &str,
+        clock: &dyn Clock,
+    ) -> Result<ActorRow, LedgerError> {
         input.check()?;
         let hash =
             Sha256Hex::parse(token_hash).map_err(|e| refused(&format!("the agent secret's hash is {e}")))?;
@@ -93,8 +105,7 @@ impl Ledger {
                 row.key()
             )));
         }
-        self.write(RowKind::ManagedAgent, &row)?;
-        self.keep_unless(RowKind::ManagedAgent, &row, self.refuse_if_interactive(&row.owner, &row.actor))
+        Ok(row)
     }
 
     /// Deletes an interactive row; `false` when absent.
@@ -112,6 +123,20 @@ impl Ledger {
     /// Deletes a managed row; `false` when absent.
     pub fn revoke_managed(&self, owner: &DerivedOwner, actor: &Actor) -> Result<bool, LedgerError> {
         self.remove(RowKind::ManagedAgent, owner, actor)
+    }
+
+    /// Deletes the managed row of this incarnation; `false` when the name has no row, or one of another incarnation,
+    /// which stays. The caller holds the turn that every other writer of the name's managed row takes too.
+    pub fn revoke_managed_at(
+        &self,
+        owner: &DerivedOwner,
+        actor: &Actor,
+        uid: &LifecycleUid,
+    ) -> Result<bool, LedgerError> {
+        match self.read_managed(owner, actor)? {
+            Some(row) if row.is_at(uid) => self.revoke_managed(owner, actor),
+            Some(_) | None => Ok(false),
+        }
     }
 
     fn require_unchanged(

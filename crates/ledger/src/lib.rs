@@ -53,6 +53,7 @@ pub enum LedgerError {
 /// The ledger of one space: `<state dir>/actors` and `<state dir>/managed-actors`.
 #[derive(Debug, Clone)]
 pub struct Ledger {
+    state_dir: PathBuf,
     interactive: PathBuf,
     managed: PathBuf,
 }
@@ -62,9 +63,15 @@ impl Ledger {
     pub fn at(state_dir: impl AsRef<Path>) -> Self {
         let dir = state_dir.as_ref();
         Self {
+            state_dir: dir.to_owned(),
             interactive: dir.join(RowKind::Interactive.dir_name()),
             managed: dir.join(RowKind::ManagedAgent.dir_name()),
         }
+    }
+
+    /// The state directory that this ledger lies in.
+    pub fn state_dir(&self) -> &Path {
+        &self.state_dir
     }
 
     /// The directory of one kind of rows.

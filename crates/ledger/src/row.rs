@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use cotal_wire::{Actor, DerivedOwner, Principal, Sha256Hex};
+use cotal_wire::{Actor, DerivedOwner, LifecycleUid, Principal, Sha256Hex};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 use serde_json::{Map, Value};
+use subtle::ConstantTimeEq as _;
 
 /// The version that every row opens with.
 const ROW_VERSION: u64 = 1;
@@ -116,6 +117,17 @@ impl ActorRow {
     /// Whether the row's scope holds a capability.
     pub fn has_scope(&self, capability: &str) -> bool {
         self.scope.iter().any(|s| s == capability)
+    }
+
+    /// Whether the row is of this incarnation.
+    pub fn is_at(&self, uid: &LifecycleUid) -> bool {
+        self.lifecycle_uid.as_deref() == Some(uid.as_str())
+    }
+
+    /// Whether the row's agent secret has this digest; compared in constant time.
+    pub fn holds_secret_of(&self, digest: &Sha256Hex) -> bool {
+        let stored = self.token_hash.as_deref().unwrap_or_default();
+        stored.as_bytes().ct_eq(digest.as_str().as_bytes()).into()
     }
 
     /// Reads a row of a kind, refusing in the order of contract 04 §7.3 steps 2-6.

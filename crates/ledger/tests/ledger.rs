@@ -17,7 +17,8 @@ use cotal_ledger::{
     mint_agent_secret, regrant_command, shell_quote,
 };
 use cotal_wire::{
-    Act, Actor, BearerClaims, Clock, DerivedOwner, Entropy, LifecycleUid, Space, UnixMillis, UnixSecs,
+    Act, Actor, BearerClaims, Clock, DerivedOwner, Entropy, LifecycleUid, Sha256Hex, Space, UnixMillis,
+    UnixSecs,
 };
 use proptest::prelude::*;
 
@@ -795,4 +796,27 @@ fn a_row_that_was_changed_since_it_was_read_is_neither_rotated_nor_deleted() {
     f.ledger.revoke_expected_interactive(&second).unwrap();
     changed(f.ledger.revoke_expected_interactive(&second).unwrap_err());
     changed(rotate(Some(&second)).unwrap_err());
+}
+
+#[test]
+fn a_managed_row_is_revoked_at_its_own_incarnation_alone() {
+    let f = Fixture::new();
+    f.managed(&input(ALICE, "w", "", "a", "b")).unwrap();
+    let revoke = |at: &str| f.ledger.revoke_managed_at(&owner(ALICE), &actor("w"), &uid(at)).unwrap();
+    assert!(!revoke(OTHER_UID), "a row of another incarnation is somebody else's");
+    assert!(f.ledger.read_managed(&owner(ALICE), &actor("w")).unwrap().is_some());
+    assert!(revoke(UID));
+    assert!(!revoke(UID), "a second one finds nothing");
+}
+
+#[test]
+fn a_managed_grant_that_is_only_checked_writes_nothing() {
+    let f = Fixture::new();
+    let hash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    f.interactive(&input(ALICE, "cli", "", "a", "b")).unwrap();
+    let checked = f.ledger.check_managed(&child(ALICE, "w", "cli", "", "a", "b"), hash, &NOW).unwrap();
+    assert!(checked.holds_secret_of(&Sha256Hex::parse(hash).unwrap()));
+    assert!(!checked.holds_secret_of(&Sha256Hex::parse(&"0".repeat(64)).unwrap()));
+    refused(f.ledger.check_managed(&child(ALICE, "w", "cli", "", "a,z", "b"), hash, &NOW), "holds more");
+    assert_eq!(f.ledger.read_managed(&owner(ALICE), &actor("w")).unwrap(), None);
 }

@@ -139,7 +139,17 @@ impl Seat {
 
     /// Starts an auth service and waits until it is ready.
     pub async fn ready_auth_service(&self, server: &str) -> Result<(Process, Discovery)> {
-        let mut service = self.auth_service(server)?;
+        self.ready(self.auth_service(server)?).await
+    }
+
+    /// Starts an auth service with a public face and waits until it is ready.
+    pub async fn ready_public_auth_service(&self, server: &str) -> Result<(Process, Discovery)> {
+        let mut command = self.command("auth-service", server);
+        command.args(["--exchange-public-port", "0"]);
+        self.ready(Process::spawn(&mut command, &self.log("auth-service"))?).await
+    }
+
+    async fn ready(&self, mut service: Process) -> Result<(Process, Discovery)> {
         let within = DAEMON_WITHIN;
         service
             .until(within, |pid| Ok(self.discovery(pid)?.is_some()))

@@ -4,6 +4,7 @@
 pub mod broker;
 pub mod daemons;
 pub mod manager;
+pub mod planted_manager;
 pub mod process;
 pub mod proxy;
 pub mod raw;

@@ -435,6 +435,15 @@ impl fmt::Display for Principal {
     }
 }
 
+/// The key form.
+impl FromStr for Principal {
+    type Err = TokenError;
+
+    fn from_str(s: &str) -> Result<Self, TokenError> {
+        Self::parse_key(s)
+    }
+}
+
 impl Serialize for Principal {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

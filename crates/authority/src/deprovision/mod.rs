@@ -6,6 +6,7 @@
 
 mod account;
 mod fence;
+mod release;
 mod remove;
 
 use cotal_broker::{Connection, Connector, Lifetime};
@@ -19,6 +20,7 @@ use cotal_wire::{
 
 pub use account::{ConsumerCounts, DeprovisionError, Deprovisioned, RowCounts};
 pub use fence::{AclFence, fence_lifecycle_acl};
+pub use release::release_footprint;
 pub use remove::deprovision_over;
 
 /// Lifetime of a deprovisioner credential, in seconds (contract 01 §3.4).

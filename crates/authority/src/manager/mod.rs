@@ -13,7 +13,10 @@ mod maintenance;
 mod queries;
 mod registration;
 
-pub use agents::{Host, decide_enrollment, decide_prepare_retirement, decide_retained, decide_runtime};
+pub use agents::{
+    Host, decide_enrollment, decide_prepare_retirement, decide_retained, decide_runtime, may_ask_runtime,
+    may_enroll, may_prepare_retirement, may_validate_retained,
+};
 pub use holder::{Assignment, Holder};
 pub use intents::{
     Act, AdmissionView, AdmittedIntent, AdmittedTarget, DecidedExecution, ExecutionPins, IntentHost,

@@ -228,7 +228,7 @@ pub(super) async fn remember_what_ended(
                 tracing::debug!(space = %barriers.deps.stores.space(), %refusal, "the past was not noted");
             }
             Err(_) => {
-                tracing::debug!(space = %barriers.deps.stores.space(), "the past was not noted in time")
+                tracing::debug!(space = %barriers.deps.stores.space(), "the past was not noted in time");
             }
         }
         if stopped {

@@ -13,6 +13,7 @@ mod harness;
 mod held;
 mod issuance;
 mod issued;
+mod managed_agents;
 mod mint;
 mod owing;
 mod plane;

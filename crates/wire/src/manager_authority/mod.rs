@@ -19,6 +19,7 @@ mod intents;
 mod kind;
 mod maintenance;
 mod managed_agent;
+mod managed_agent_result;
 mod material;
 mod proof;
 mod queries;
@@ -39,6 +40,10 @@ pub use maintenance::{
 pub use managed_agent::{
     EnrollmentRequest, EnrollmentTarget, MAX_ACTOR_TOKEN, MAX_LABEL, MAX_LIST, MAX_SENTINEL_CREDS,
     PrepareRetirementRequest, RetainedAgentRequest, RuntimeRequest,
+};
+pub use managed_agent_result::{
+    AgentMaterial, EnrollmentResult, PrepareRetirementResult, RetainedAgentResult, RetainedAuthority,
+    RetirementPhase, RuntimeIntent, RuntimeReadiness, RuntimeResult, RuntimeState,
 };
 pub use material::{CredentialName, Credentials, IssuedJwt, RemoteManagerAuthorityMaterial};
 pub use proof::{CURRENT_REGISTRATION_DOMAIN, current_registration_message, registration_proof};

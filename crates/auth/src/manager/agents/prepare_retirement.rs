@@ -1,0 +1,30 @@
+//! A managed agent's footprint and grant go, so that its lifecycle can be retired (contract 06 §7, 05 §10).
+
+use cotal_authority::{
+    managed_agents::Alias,
+    manager::{Holder, decide_prepare_retirement, may_prepare_retirement},
+};
+use cotal_wire::{
+    EpError,
+    es_value::EsValue,
+    manager_authority::{PrepareRetirementRequest, PrepareRetirementResult},
+};
+use serde_json::Value;
+
+use super::{super::Parts, person, to_value, writer};
+
+/// Answers alike whether this call prepared it, an earlier one did, or the name is a successor's.
+pub(in crate::manager) async fn prepare_retirement(
+    parts: &Parts,
+    holder: &Holder,
+    request: &EsValue,
+) -> Result<Value, EpError> {
+    let request = PrepareRetirementRequest::parse(request)?;
+    may_prepare_retirement(parts.host(), holder, &request)?;
+    let gate = parts.manager_gate(&request.envelope.instance_id).await?;
+    decide_prepare_retirement(parts.host(), holder, &request, gate.as_ref().map(|at| &at.gate))?;
+    let alias = Alias { owner: person(&request.target.owner)?, actor: request.target.actor.clone() };
+    let found = writer(parts).prepare_retirement(&alias, &request.target.lifecycle_uid).await?;
+    tracing::info!(space = %parts.space, agent = %alias.principal(), ?found, "a managed retirement was prepared");
+    to_value(&PrepareRetirementResult::answer(&request, holder.owner()))
+}
