@@ -9,7 +9,7 @@ use cotal_authority::{
     plane::{CLAIM_PATIENCE, PlaneIdentity},
 };
 use cotal_broker::{Connection, Connector, Custody, Servers};
-use cotal_callout::{Callout, CalloutLimits, CalloutParts, ConnectLimits, Limiter};
+use cotal_callout::{Callout, CalloutLimits, CalloutParts, ConnectLimits, Crowd, Limiter};
 use cotal_ledger::Ledger;
 use cotal_trust::{
     callout_account::CalloutAuth,
@@ -165,6 +165,8 @@ pub(crate) struct ContextInputs {
     pub port: u16,
     pub public_face: Option<PublicFace>,
     pub callout_limits: CalloutLimits,
+    /// The host's lanes, when it is one of them.
+    pub crowd: Option<Crowd>,
     pub connect_limits: ConnectLimits,
     pub native_issuance_prune: Duration,
     pub expected_server_ids: Option<Vec<String>>,
@@ -312,6 +314,7 @@ async fn open(
             issuance: Arc::clone(plane.issuance()),
             limiter: Arc::clone(&limiter),
             limits: inputs.callout_limits,
+            crowd: inputs.crowd.clone(),
             expected_server_ids: inputs.expected_server_ids.clone(),
             clock: Arc::clone(&inputs.clock),
             entropy: Arc::clone(&inputs.entropy),

@@ -3,7 +3,7 @@
 use std::{future::Future, io::Write as _, path::PathBuf, sync::Arc, time::Duration};
 
 use cotal_broker::Servers;
-use cotal_callout::CalloutLimits;
+use cotal_callout::{CalloutLimits, Crowd};
 use cotal_wire::Space;
 use cotal_workspace::{
     root::Root,
@@ -190,6 +190,7 @@ async fn serve(
                 servers: flags.servers,
                 composition,
                 callout_limits: flags.callout_limits,
+                crowd: Crowd::of_this_machine(),
                 hold,
                 callout_log: Arc::new(|line| LineWriter::stderr().line(line)),
                 announce: Arc::clone(&options.announce),
@@ -302,6 +303,7 @@ fn read_flags(args: &AuthServiceArgs) -> Result<Flags, DaemonError> {
         port: read_port("--port", args.port.as_deref())?.unwrap_or(0),
         public_face: read_public_face(args)?,
         callout_limits: read_callout_limits(args)?,
+        crowd: None,
         callout_log: None,
     }))
 }

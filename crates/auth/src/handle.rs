@@ -372,6 +372,7 @@ mod tests {
                 port: 0,
                 public_face: None,
                 callout_limits: CalloutLimits::default(),
+                crowd: None,
                 connect_limits: ConnectLimits::default(),
                 native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
                 expected_server_ids: None,

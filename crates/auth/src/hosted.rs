@@ -223,6 +223,7 @@ impl AuthServiceInputs {
             port: self.port,
             public_face,
             callout_limits: self.callout_limits,
+            crowd: None,
             connect_limits: self.connect_limits,
             native_issuance_prune: self.native_issuance_prune,
             expected_server_ids: self.expected_server_ids,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use cotal_broker::Servers;
-use cotal_callout::{CalloutLimits, ConnectLimits};
+use cotal_callout::{CalloutLimits, ConnectLimits, Crowd};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{EpError, Space};
 use cotal_workspace::{file, material::Discovery, root::Root, secret_store::SecretStore};
@@ -36,6 +36,8 @@ pub(crate) struct ServiceFlags {
     pub(crate) port: u16,
     pub(crate) public_face: Option<PublicFace>,
     pub(crate) callout_limits: CalloutLimits,
+    /// The host's lanes, when it is one of them.
+    pub(crate) crowd: Option<Crowd>,
     /// Standard error when absent.
     pub(crate) callout_log: Option<CalloutLog>,
 }
@@ -77,6 +79,7 @@ impl TakenDir {
             port: flags.port,
             public_face: flags.public_face,
             callout_limits: flags.callout_limits,
+            crowd: flags.crowd,
             connect_limits: ConnectLimits::default(),
             native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
             expected_server_ids: None,

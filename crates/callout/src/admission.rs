@@ -4,6 +4,8 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
+use crate::slots::Slots;
+
 /// How long before the broker's own timeout a request must be answered.
 pub const ANSWER_MARGIN: Duration = Duration::from_millis(250);
 /// Most requests that wait in one queue. Shedding bounds a queue by time; this bounds it by number under any burst.
@@ -14,9 +16,8 @@ pub const MAX_WAITING_BYTES: usize = 16 * 1024 * 1024;
 /// The queue in front of the slots.
 #[derive(Debug)]
 pub struct Admission<T> {
-    slots: usize,
+    slots: Slots,
     budget: Duration,
-    in_progress: usize,
     waiting: Backlog<T>,
 }
 
@@ -42,8 +43,8 @@ pub struct Waiting<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Offer<T> {
-    /// It has a slot.
-    Start(Waiting<T>),
+    /// It has a slot, taken then.
+    Start(Waiting<T>, Instant),
     /// It waits for one.
     Queued,
     /// The queue is not draining in time: deny it at once.
@@ -58,55 +59,52 @@ pub enum Offer<T> {
 }
 
 impl<T> Admission<T> {
-    /// `slots` requests in progress at most, each to be answered within `budget` of its receipt.
-    pub const fn new(slots: usize, budget: Duration) -> Self {
-        Self { slots, budget, in_progress: 0, waiting: Backlog::new() }
+    /// As many requests in progress as there are slots, each to be answered within `budget` of its receipt.
+    pub const fn new(slots: Slots, budget: Duration) -> Self {
+        Self { slots, budget, waiting: Backlog::new() }
     }
 
     /// Decides on a request that was just received. Nobody overtakes one that waits.
     pub fn offer(&mut self, request: Waiting<T>) -> Offer<T> {
-        let Some(waited) = self.waiting.waited(request.received) else {
-            return self.rejoin(request);
-        };
-        if sheds(waited, self.budget) {
-            return self.shed(request, waited);
+        let now = request.received;
+        match self.waiting.waited(now) {
+            Some(waited) if sheds(waited, self.budget) => self.shed(request, waited),
+            _ => self.rejoin(request, now),
         }
-        self.rejoin(request)
     }
 
     /// Takes a request that has waited elsewhere, at the place of its receipt. It is not new, so the age of the queue
     /// does not shed it; only a full queue does.
-    pub fn rejoin(&mut self, request: Waiting<T>) -> Offer<T> {
-        if self.waiting.is_empty() && self.in_progress < self.slots {
-            self.in_progress += 1;
-            return Offer::Start(request);
+    pub fn rejoin(&mut self, request: Waiting<T>, now: Instant) -> Offer<T> {
+        if self.waiting.is_empty() && self.slots.is_free(now) {
+            self.slots.take(now);
+            return Offer::Start(request, now);
         }
         match self.waiting.insert(request) {
             Ok(()) => Offer::Queued,
             Err(request) => {
-                let waited = self.waiting.waited(Instant::now()).unwrap_or_default();
+                let waited = self.waiting.waited(now).unwrap_or_default();
                 self.shed(request, waited)
             }
         }
     }
 
     fn shed(&self, request: Waiting<T>, waited: Duration) -> Offer<T> {
-        Offer::Shed { request, waited, ahead: self.waiting.len() + self.in_progress }
+        Offer::Shed { request, waited, ahead: self.waiting.len() + self.slots.taken() }
     }
 
-    /// One request in progress has ended.
-    pub const fn ended(&mut self) {
-        self.in_progress = self.in_progress.saturating_sub(1);
+    /// The request whose slot was taken at `since` has ended. `took` is the time to its answer, when that was a user.
+    pub fn ended(&mut self, since: Instant, took: Option<Duration>, now: Instant) {
+        self.slots.give_back(since, took, now);
     }
 
-    /// The oldest waiting request, when a slot is free. Take the expired ones first.
-    pub fn start_next(&mut self) -> Option<Waiting<T>> {
-        if self.in_progress >= self.slots {
+    /// The oldest waiting request, when a slot is free: it is taken now. Take the expired ones first.
+    pub fn start_next(&mut self, now: Instant) -> Option<Waiting<T>> {
+        if self.waiting.is_empty() || !self.slots.is_free(now) {
             return None;
         }
-        let next = self.waiting.pop()?;
-        self.in_progress += 1;
-        Some(next)
+        self.slots.take(now);
+        self.waiting.pop()
     }
 
     /// The oldest waiting request, when its deadline has passed.
@@ -114,14 +112,15 @@ impl<T> Admission<T> {
         self.waiting.expire_next(self.budget, now)
     }
 
-    /// When the oldest waiting request expires.
+    /// When the oldest waiting request expires, or may start without another's end.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.waiting.next_deadline(self.budget)
+        let expires = self.waiting.next_deadline(self.budget)?;
+        Some(self.slots.next_free().map_or(expires, |starts| starts.min(expires)))
     }
 
     /// Whether nothing waits and nothing is in progress.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.in_progress == 0
+        self.waiting.is_empty() && self.slots.taken() == 0
     }
 }
 
@@ -207,34 +206,34 @@ mod tests {
     #[test]
     fn requests_start_while_slots_are_free_and_then_wait_oldest_first() {
         let t = Instant::now();
-        let mut admission = Admission::new(2, BUDGET);
-        assert!(matches!(admission.offer(at(1, t)), Offer::Start(_)));
-        assert!(matches!(admission.offer(at(2, t)), Offer::Start(_)));
+        let mut admission = Admission::new(Slots::fixed(2), BUDGET);
+        assert!(matches!(admission.offer(at(1, t)), Offer::Start(..)));
+        assert!(matches!(admission.offer(at(2, t)), Offer::Start(..)));
         assert_eq!(admission.offer(at(3, t + ms(1))), Offer::Queued);
         assert_eq!(admission.offer(at(4, t + ms(2))), Offer::Queued);
-        assert_eq!(admission.start_next(), None);
-        admission.ended();
-        assert_eq!(admission.start_next().map(|w| w.request), Some(3));
-        admission.ended();
-        assert_eq!(admission.start_next().map(|w| w.request), Some(4));
-        assert_eq!(admission.start_next(), None);
+        assert_eq!(admission.start_next(t), None);
+        admission.ended(t, None, t);
+        assert_eq!(admission.start_next(t).map(|w| w.request), Some(3));
+        admission.ended(t, None, t);
+        assert_eq!(admission.start_next(t).map(|w| w.request), Some(4));
+        assert_eq!(admission.start_next(t), None);
     }
 
     #[test]
     fn a_new_request_overtakes_no_waiting_one() {
         let t = Instant::now();
-        let mut admission = Admission::new(1, BUDGET);
+        let mut admission = Admission::new(Slots::fixed(1), BUDGET);
         let _ = admission.offer(at(1, t));
         let _ = admission.offer(at(2, t));
-        admission.ended();
+        admission.ended(t, None, t);
         assert_eq!(admission.offer(at(3, t)), Offer::Queued);
-        assert_eq!(admission.start_next().map(|w| w.request), Some(2));
+        assert_eq!(admission.start_next(t).map(|w| w.request), Some(2));
     }
 
     #[test]
     fn a_request_is_shed_only_when_the_oldest_has_waited_more_than_half_the_budget() {
         let t = Instant::now();
-        let mut admission = Admission::new(1, BUDGET);
+        let mut admission = Admission::new(Slots::fixed(1), BUDGET);
         let _ = admission.offer(at(1, t));
         let _ = admission.offer(at(2, t));
         assert_eq!(admission.offer(at(3, t + ms(875))), Offer::Queued);
@@ -245,7 +244,7 @@ mod tests {
     #[test]
     fn a_request_in_progress_for_long_sheds_nobody() {
         let t = Instant::now();
-        let mut admission = Admission::new(1, BUDGET);
+        let mut admission = Admission::new(Slots::fixed(1), BUDGET);
         let _ = admission.offer(at(1, t));
         assert_eq!(admission.offer(at(2, t + ms(1_700))), Offer::Queued);
     }
@@ -253,7 +252,7 @@ mod tests {
     #[test]
     fn a_waiting_request_expires_at_its_deadline_and_not_before() {
         let t = Instant::now();
-        let mut admission = Admission::new(1, BUDGET);
+        let mut admission = Admission::new(Slots::fixed(1), BUDGET);
         let _ = admission.offer(at(1, t));
         let _ = admission.offer(at(2, t));
         let _ = admission.offer(at(3, t + ms(5)));
@@ -267,7 +266,7 @@ mod tests {
     #[test]
     fn the_queue_is_bounded_under_any_burst() {
         let t = Instant::now();
-        let mut admission = Admission::new(1, BUDGET);
+        let mut admission = Admission::new(Slots::fixed(1), BUDGET);
         let shed = (0..MAX_WAITING + 11)
             .filter(|n| matches!(admission.offer(at(*n, t)), Offer::Shed { .. }))
             .count();
@@ -278,14 +277,14 @@ mod tests {
     fn the_queue_is_bounded_by_bytes_and_what_leaves_makes_room() {
         const LARGE: usize = 85_000;
         let t = Instant::now();
-        let mut admission = Admission::new(1, BUDGET);
+        let mut admission = Admission::new(Slots::fixed(1), BUDGET);
         let large = |n| Waiting { request: n, bytes: LARGE, received: t };
         let room = MAX_WAITING_BYTES / LARGE;
         let shed =
             (0..=room + 5).filter(|n| matches!(admission.offer(large(*n)), Offer::Shed { .. })).count();
         assert_eq!(shed, 5, "one starts, {room} wait");
-        admission.ended();
-        assert!(admission.start_next().is_some());
+        admission.ended(t, None, t);
+        assert!(admission.start_next(t).is_some());
         assert_eq!(admission.offer(large(1)), Offer::Queued);
         assert!(matches!(admission.offer(large(2)), Offer::Shed { .. }));
         while admission.expire_next(t + BUDGET).is_some() {}
@@ -295,20 +294,20 @@ mod tests {
     #[test]
     fn a_request_that_waited_elsewhere_takes_the_place_of_its_receipt_and_is_not_new() {
         let t = Instant::now();
-        let mut admission = Admission::new(1, BUDGET);
+        let mut admission = Admission::new(Slots::fixed(1), BUDGET);
         let _ = admission.offer(at(1, t));
         let _ = admission.offer(at(2, t + ms(1)));
         let _ = admission.offer(at(4, t + ms(700)));
         assert!(matches!(admission.offer(at(9, t + ms(900))), Offer::Shed { .. }), "a new one is shed");
-        assert_eq!(admission.rejoin(at(3, t + ms(600))), Offer::Queued);
+        assert_eq!(admission.rejoin(at(3, t + ms(600)), t + ms(900)), Offer::Queued);
         let mut order = Vec::new();
         loop {
-            admission.ended();
-            let Some(next) = admission.start_next() else { break };
+            admission.ended(t, None, t);
+            let Some(next) = admission.start_next(t) else { break };
             order.push(next.request);
         }
         assert_eq!(order, [2, 3, 4]);
-        assert!(matches!(admission.rejoin(at(5, t)), Offer::Start(_)));
+        assert!(matches!(admission.rejoin(at(5, t), t + ms(900)), Offer::Start(..)));
     }
 
     proptest! {
@@ -318,13 +317,13 @@ mod tests {
             slots in 1usize..5, script in proptest::collection::vec((0u64..400, any::<bool>()), 1..300),
         ) {
             let mut now = Instant::now();
-            let mut admission = Admission::new(slots, BUDGET);
+            let mut admission = Admission::new(Slots::fixed(slots), BUDGET);
             let (mut running, mut last, mut left) = (0usize, None, 0usize);
             let total = script.len();
             for (n, (wait, end)) in script.into_iter().enumerate() {
                 now += ms(wait);
                 if end && running > 0 {
-                    admission.ended();
+                    admission.ended(now, None, now);
                     running -= 1;
                 }
                 while let Some(expired) = admission.expire_next(now) {
@@ -332,14 +331,14 @@ mod tests {
                     last = Some(expired.request);
                     left += 1;
                 }
-                while let Some(next) = admission.start_next() {
+                while let Some(next) = admission.start_next(now) {
                     prop_assert!(last < Some(next.request));
                     prop_assert!(next.received + BUDGET > now);
                     last = Some(next.request);
                     (running, left) = (running + 1, left + 1);
                 }
                 match admission.offer(at(n, now)) {
-                    Offer::Start(next) => {
+                    Offer::Start(next, _) => {
                         prop_assert!(last < Some(next.request));
                         last = Some(n);
                         (running, left) = (running + 1, left + 1);

@@ -107,11 +107,12 @@ impl Lane {
         Self { parts, sealer, connection, budget }
     }
 
-    /// Answers a request that has a slot, and returns when its work has ended, which may be after the answer.
-    pub(crate) async fn serve(self: Arc<Self>, request: Waiting<Request>) {
+    /// Answers a request that has a slot, and returns when its work has ended, which may be after the answer. Whether
+    /// that was a user.
+    pub(crate) async fn serve(self: Arc<Self>, request: Waiting<Request>) -> bool {
         let (asked, bearer) = match request.request {
             Request::Sealed(message) => {
-                let Some(mut asked) = self.open(message, request.received) else { return };
+                let Some(mut asked) = self.open(message, request.received) else { return false };
                 let bearer = self.verify(&mut asked);
                 (asked, bearer)
             }
@@ -128,7 +129,7 @@ impl Lane {
                 self.time_out(&asked).await;
                 // The slot is held until the step in flight has ended: slots count work, not answers.
                 let _ = work.await;
-                return;
+                return false;
             }
         };
         match verdict {
@@ -136,10 +137,12 @@ impl Lane {
             Ok(user_jwt) => {
                 asked.progress.turn(Step::Sign);
                 self.answer(&asked, CalloutOutcome::Allow(&user_jwt), Outcome::Minted).await;
+                return true;
             }
             Err(Stopped::Denied(denial)) => self.deny(&asked, &denial).await,
             Err(Stopped::Cancelled) => {}
         }
+        false
     }
 
     /// Whether a request comes from a host whose bucket is empty. While no host's is, this looks at nothing.

@@ -12,12 +12,12 @@
 //! without a slot are signed by few tasks as well; those that could not be signed before the broker gave up are counted
 //! and dropped.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use cotal_broker::{Message, Subscription};
 use futures::FutureExt as _;
 use tokio::{
-    task::{JoinError, JoinSet, unconstrained},
+    task::{self, JoinError, JoinSet, unconstrained},
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     admission::{ANSWER_MARGIN, Admission, Backlog, Offer, Waiting, sheds},
     connect::{Lane, Request, Unserved},
+    slots::Slots,
 };
 
 /// Most suspects that are checked at once. Checking is nothing but computing: this is a flood's share of the cores.
@@ -41,7 +42,10 @@ pub(crate) struct Dispatcher {
     lane: Arc<Lane>,
     budget: Duration,
     admission: Admission<Request>,
-    serving: JoinSet<()>,
+    /// Each says how long its user waited, when it has one.
+    serving: JoinSet<Option<Duration>>,
+    /// When each has taken its slot.
+    started: HashMap<task::Id, Instant>,
     suspects: Backlog<Message>,
     checking: JoinSet<Option<(Request, Instant)>>,
     refusals: Backlog<(Request, Unserved)>,
@@ -56,12 +60,13 @@ struct Unanswered {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(lane: Arc<Lane>, slots: usize, budget: Duration) -> Self {
+    pub(crate) fn new(lane: Arc<Lane>, slots: Slots, budget: Duration) -> Self {
         Self {
             lane,
             budget,
             admission: Admission::new(slots, budget),
             serving: JoinSet::new(),
+            started: HashMap::new(),
             suspects: Backlog::new(),
             checking: JoinSet::new(),
             refusals: Backlog::new(),
@@ -77,9 +82,9 @@ impl Dispatcher {
             let expiry = self.next_deadline();
             tokio::select! {
                 biased;
-                Some(ended) = self.serving.join_next() => {
-                    self.admission.ended();
+                Some(ended) = self.serving.join_next_with_id() => {
                     self.report(&ended);
+                    self.served(ended);
                 }
                 Some(checked) = self.checking.join_next() => {
                     self.report(&checked);
@@ -135,7 +140,7 @@ impl Dispatcher {
 
     fn follow(&mut self, offer: Offer<Request>) {
         match offer {
-            Offer::Start(request) => self.serve(request),
+            Offer::Start(request, since) => self.serve(request, since),
             Offer::Queued => {}
             Offer::Shed { request, waited, ahead } => self.refuse(request, Unserved::Shed { waited, ahead }),
         }
@@ -161,7 +166,7 @@ impl Dispatcher {
         if request.request.is_denied() {
             self.refuse(request, Unserved::Denied);
         } else {
-            let offer = self.admission.rejoin(request);
+            let offer = self.admission.rejoin(request, Instant::now());
             self.follow(offer);
         }
     }
@@ -175,8 +180,8 @@ impl Dispatcher {
         while let Some(request) = self.suspects.expire_next(self.budget, now) {
             self.refuse(sealed(request), Unserved::Expired);
         }
-        while let Some(request) = self.admission.start_next() {
-            self.serve(request);
+        while let Some(request) = self.admission.start_next(now) {
+            self.serve(request, now);
         }
         while self.checking.len() < MAX_CHECKING
             && let Some(request) = self.suspects.pop()
@@ -199,8 +204,17 @@ impl Dispatcher {
         }
     }
 
-    fn serve(&mut self, request: Waiting<Request>) {
-        self.serving.spawn(Arc::clone(&self.lane).serve(request));
+    fn serve(&mut self, request: Waiting<Request>, since: Instant) {
+        let lane = Arc::clone(&self.lane);
+        let serving = async move { lane.serve(request).await.then(|| since.elapsed()) };
+        self.started.insert(self.serving.spawn(serving).id(), since);
+    }
+
+    fn served(&mut self, ended: Result<(task::Id, Option<Duration>), JoinError>) {
+        let (id, took) = ended.unwrap_or_else(|error| (error.id(), None));
+        if let Some(since) = self.started.remove(&id) {
+            self.admission.ended(since, took, Instant::now());
+        }
     }
 
     fn refuse(&mut self, request: Waiting<Request>, why: Unserved) {

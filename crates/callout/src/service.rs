@@ -14,7 +14,13 @@ use cotal_wire::{Clock, Entropy, EpError, Space};
 use tokio::{sync::Mutex, task::JoinHandle, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{admission::ANSWER_MARGIN, connect::Lane, dispatcher::Dispatcher, limits::Limiter};
+use crate::{
+    admission::ANSWER_MARGIN,
+    connect::Lane,
+    dispatcher::Dispatcher,
+    limits::Limiter,
+    slots::{Crowd, Slots},
+};
 
 /// Where nats-server asks (contract 04 §8.2).
 pub const AUTH_SUBJECT: &str = "$SYS.REQ.USER.AUTH";
@@ -80,6 +86,9 @@ pub struct CalloutParts {
     pub limiter: Arc<Limiter>,
     /// Admission and deadlines.
     pub limits: CalloutLimits,
+    /// The lanes of a host that share their cores with this one: then `max_in_flight` is only the most, and the callout
+    /// paces itself ([`crate::pace`]).
+    pub crowd: Option<Crowd>,
     /// Only these servers are answered, when given.
     pub expected_server_ids: Option<Vec<String>>,
     /// Clock.
@@ -105,7 +114,8 @@ impl Callout {
     pub async fn start(connection: Connection, parts: CalloutParts) -> Result<Self, EpError> {
         parts.limits.check()?;
         check_material(&parts.callout, &parts.data_account)?;
-        let (budget, slots) = (parts.limits.budget(), parts.limits.max_in_flight);
+        let (budget, most) = (parts.limits.budget(), parts.limits.max_in_flight);
+        let slots = parts.crowd.clone().map_or(Slots::fixed(most), |crowd| Slots::paced(most, crowd));
         let unlisted = parts.expected_server_ids.is_none();
 
         let subscription = connection.subscribe(AUTH_SUBJECT, Some(QUEUE_GROUP)).await?;

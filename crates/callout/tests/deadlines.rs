@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cotal_callout::{CalloutLimits, denial};
+use cotal_callout::{CalloutLimits, Crowd, denial};
 use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use house::{Ask, House, Plan, eventually, field};
 
@@ -46,6 +46,42 @@ async fn a_store_that_stands_still_is_a_signed_timeout_at_the_deadline() {
     assert_eq!(field(line, "at").as_deref(), Some("ledger"));
     assert_eq!(field(line, "actor").as_deref(), Some("cli"));
     eventually("the reason in the broker's log", || house.server.log().contains(denial::TIMEOUT)).await;
+    house.close().await;
+}
+
+/// A lane of a host begins with two. Callouts that stand still hold none of its slots up to the most.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_whose_store_stands_still_has_as_many_callouts_in_progress_as_any_service() {
+    const MOST: usize = 5;
+    let plan = Plan { crowd: Some(Crowd::on(1)), ..plan(MOST) };
+    let house = House::build("demo", plan).await;
+    let granted = house.grant("cli", &[], &["general"], &[]).await;
+    let bearer = house.bearer(&granted, Ask::default());
+
+    let store = house.store.as_ref().unwrap();
+    store.pause();
+    let clients = join_all((0..MOST + 3).map(|_| house.connect(&bearer))).await;
+    store.resume();
+    assert!(clients.iter().all(Option::is_none));
+    house.answered(MOST + 3).await;
+    let timed_out_at = |step: &str| {
+        house.lines().iter().filter(|line| field(line, "at").is_some_and(|at| at == step)).count()
+    };
+    assert_eq!((timed_out_at("ledger"), timed_out_at("queue")), (MOST, 3), "{:#?}", house.lines());
+    assert!(house.connect(&bearer).await.is_some(), "{:#?}", house.lines());
+    house.close().await;
+}
+
+/// In a storm, and after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_of_a_host_answers_everyone_of_a_burst() {
+    let house = House::build("demo", Plan { crowd: Some(Crowd::on(2)), ..Plan::patient() }).await;
+    let granted = house.grant("cli", &[], &["general"], &[]).await;
+    let bearer = house.bearer(&granted, Ask::default());
+    for _ in 0..3 {
+        let clients = join_all((0..48).map(|_| house.connect(&bearer))).await;
+        assert!(clients.iter().all(Option::is_some), "{:#?}", house.lines());
+    }
     house.close().await;
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cotal_broker::Servers;
-use cotal_callout::CalloutLimits;
+use cotal_callout::{CalloutLimits, Crowd};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::Space;
 use cotal_workspace::{root::Root, secret_store::SecretStore};
@@ -27,6 +27,8 @@ pub(crate) struct ReplicaLanes {
     pub(crate) store: Arc<dyn SecretStore>,
     pub(crate) servers: Servers,
     pub(crate) callout_limits: CalloutLimits,
+    /// All of them share the cores.
+    pub(crate) crowd: Crowd,
 }
 
 #[async_trait]
@@ -54,6 +56,7 @@ impl OpenLane for ReplicaLanes {
             state_dir: self.root.user_auth_state_dir(&entry.space).map_err(LaneRefusal::of)?,
             context: None,
             callout_limits: self.callout_limits,
+            crowd: Some(self.crowd.clone()),
             expected_server_ids: None,
             callout_log: Some(Arc::new(move |line| stderr.line(&format!("{at} {line}")))),
             threshold: threshold.clone(),

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use cotal_broker::Servers;
-use cotal_callout::CalloutLimits;
+use cotal_callout::{CalloutLimits, Crowd};
 use cotal_wire::Space;
 use cotal_workspace::{root::Root, secret_store::SecretStore};
 
@@ -28,6 +28,8 @@ pub(crate) struct FullLanes {
     pub(crate) servers: Servers,
     pub(crate) composition: Composition,
     pub(crate) callout_limits: CalloutLimits,
+    /// All of them share the cores.
+    pub(crate) crowd: Crowd,
     pub(crate) hold: Option<Duration>,
     /// Where the callout lines of every lane go.
     pub(crate) callout_log: CalloutLog,
@@ -64,6 +66,7 @@ impl OpenLane for FullLanes {
             port: 0,
             public_face: entry.public_face.clone(),
             callout_limits: self.callout_limits,
+            crowd: Some(self.crowd.clone()),
             callout_log: Some(Arc::new(move |line| log(&format!("{lines} {line}")))),
         };
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use cotal_broker::Servers;
-use cotal_callout::CalloutLimits;
+use cotal_callout::{CalloutLimits, Crowd};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{Clock, Entropy, Space};
 use cotal_workspace::secret_store::SecretStore;
@@ -42,6 +42,8 @@ pub(crate) struct ReplicaInputs {
     /// The assignment of a hosted replica.
     pub context: Option<HostedContext>,
     pub callout_limits: CalloutLimits,
+    /// The host's lanes, when it is one of them.
+    pub crowd: Option<Crowd>,
     pub expected_server_ids: Option<Vec<String>>,
     /// Standard error when absent.
     pub callout_log: Option<CalloutLog>,
@@ -120,6 +122,7 @@ impl CalloutReplicaInputs {
             state_dir,
             context: Some(self.context),
             callout_limits: self.callout_limits,
+            crowd: None,
             expected_server_ids: self.expected_server_ids,
             callout_log: self.callout_log,
             threshold: Threshold::default(),

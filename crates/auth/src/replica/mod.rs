@@ -228,6 +228,7 @@ async fn open(inputs: ReplicaInputs, custody: &Custody) -> Result<CalloutReplica
             issuance: Arc::new(stores.issuance(Arc::clone(&inputs.clock))),
             limiter: Arc::new(Limiter::new(ConnectLimits::default(), Arc::clone(&inputs.clock))),
             limits: inputs.callout_limits,
+            crowd: inputs.crowd,
             expected_server_ids: inputs.expected_server_ids,
             clock: inputs.clock,
             entropy: inputs.entropy,

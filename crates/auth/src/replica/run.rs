@@ -3,7 +3,7 @@
 use std::{future::Future, path::PathBuf, sync::Arc};
 
 use cotal_broker::Servers;
-use cotal_callout::CalloutLimits;
+use cotal_callout::{CalloutLimits, Crowd};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::Space;
 use cotal_workspace::secret_store::SecretStore;
@@ -43,6 +43,7 @@ pub(crate) async fn run_replica(
         store: choose_store(store, options)?,
         context: None,
         callout_limits,
+        crowd: None,
         expected_server_ids: None,
         callout_log: None,
         threshold: Threshold::default(),
@@ -96,7 +97,13 @@ pub(crate) async fn run_replicas(
         announce: Arc::clone(&options.announce),
     };
     let store = choose_store(store, options)?;
-    let lanes = ReplicaLanes { root: options.root.clone(), store, servers, callout_limits };
+    let lanes = ReplicaLanes {
+        root: options.root.clone(),
+        store,
+        servers,
+        callout_limits,
+        crowd: Crowd::of_this_machine(),
+    };
     host.run(lanes, reread, shutdown).await
 }
 

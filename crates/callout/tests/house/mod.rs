@@ -12,7 +12,7 @@ use std::{
 
 use cotal_authority::{Plane, PlaneInputs, plane::PlaneIdentity};
 use cotal_broker::{Connection, Connector, Custody, Lifetime, kv::Bucket, provision::provision_space};
-use cotal_callout::{Callout, CalloutLimits, CalloutParts, ConnectLimits, Limiter};
+use cotal_callout::{Callout, CalloutLimits, CalloutParts, ConnectLimits, Crowd, Limiter};
 use cotal_ledger::{GrantInput, Ledger};
 use cotal_testkit::{
     broker::NatsServer,
@@ -60,6 +60,7 @@ pub(crate) struct House {
 pub(crate) struct Plan {
     pub(crate) connect_limits: ConnectLimits,
     pub(crate) callout_limits: CalloutLimits,
+    pub(crate) crowd: Option<Crowd>,
     pub(crate) expected_server_ids: Option<Vec<String>>,
     /// Keep the stores in a broker of their own, which a test may pause.
     pub(crate) store_apart: bool,
@@ -352,6 +353,7 @@ impl Parts<'_> {
             issuance: self.plane.issuance().clone(),
             limiter: self.limiter.clone(),
             limits: self.plan.callout_limits,
+            crowd: self.plan.crowd.clone(),
             expected_server_ids: self.plan.expected_server_ids.clone(),
             clock: self.clock.clone(),
             entropy: Arc::new(SystemEntropy),

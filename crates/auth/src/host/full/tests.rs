@@ -36,6 +36,7 @@ async fn a_queue_that_is_full_in_one_lane_sheds_there_and_holds_no_connect_of_an
             max_in_flight: 1,
             ..CalloutLimits::default()
         },
+        crowd: Crowd::of_this_machine(),
         hold: None,
         callout_log: Arc::new(move |line| said.lock().push(line.to_owned())),
         announce: Arc::new(|_| ()),

@@ -1,0 +1,456 @@
+//! How many callouts a lane of a host has in progress at once. Pure: one owner, time by argument.
+//!
+//! Spaces that share a process share its cores, and those of their broker. A lane in a storm gains nothing from more
+//! callouts in progress than keep these busy, and every one of them stands before those of its neighbours. Where the
+//! broker is far, most of a callout is waiting, and only many at once are fast. Which of the two it is shows in the
+//! time that a callout takes: a crowd that makes its own callouts slow is too large. So a [`Pace`] keeps the shortest time
+//! that a callout took, and after each turn, which is as many answers as were in progress, it moves its bound by as much
+//! as the turn's median is from twice the shortest. `maxInFlight` is above it, and a few for each core are left.
+//!
+//! Three things are not taken for a crowd. A time that not even all lanes together explain is a slow broker: a few such in
+//! a row are the new measure. A shortest time that was not seen again for a while is forgotten, and learned anew from a
+//! lane that is small for so long. And a callout that is far beyond its time hangs: it needs no core, and counts against
+//! `maxInFlight` alone ([`Pace::patience`]).
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A crowd is right in which half of the callouts take this many times the shortest.
+const TOLERANCE: u32 = 2;
+/// One that takes this many times the shortest hangs.
+const HANGS: u32 = 16;
+/// One hangs after this while nothing is known of the shortest.
+const HANGS_UNMEASURED: Duration = Duration::from_millis(250);
+/// How long the shortest stands without having been seen again, or nearly.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Nearly: this part of it more.
+const NEARLY: u32 = 8;
+/// So many times in a row that no crowd explains are a slow broker.
+const CONVINCED: usize = 8;
+/// A turn makes the bound at most this many times as large, or as small.
+const LEAP: u128 = 2;
+
+/// The bound of one lane.
+#[derive(Debug)]
+pub struct Pace {
+    floor: usize,
+    most: usize,
+    bound: usize,
+    shortest: Option<Shortest>,
+    /// What the answers of this turn took that a crowd explains.
+    turn: Vec<Duration>,
+    /// What those took, one after the other, that none explains.
+    unexplained: Vec<Duration>,
+    /// When the bound last moved. What began before was in another crowd.
+    moved: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Shortest {
+    took: Duration,
+    seen: Instant,
+}
+
+/// A callout that went all the way and was answered with a user. Others are shorter, or cut off: they say nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Answered {
+    /// From its start to its answer.
+    pub took: Duration,
+    /// When.
+    pub at: Instant,
+    /// The most of its lane's callouts in progress at its start or its end, without those that hang.
+    pub beside: usize,
+    /// The most of all lanes' callouts in progress at its start or its end.
+    pub crowd: usize,
+}
+
+impl Pace {
+    /// Between `floor` and `most`, which is never exceeded. It starts small, and each turn may double it.
+    pub fn new(floor: usize, most: usize) -> Self {
+        let floor = floor.clamp(1, most.max(1));
+        Self {
+            floor,
+            most: most.max(1),
+            bound: floor,
+            shortest: None,
+            turn: Vec::new(),
+            unexplained: Vec::new(),
+            moved: None,
+        }
+    }
+
+    /// How many may be in progress that do not hang.
+    pub const fn bound(&self) -> usize {
+        self.bound
+    }
+
+    /// How long one is in progress until it hangs, while `crowd` are in progress in all lanes.
+    pub fn patience(&self, crowd: usize) -> Duration {
+        self.shortest.map_or(HANGS_UNMEASURED, |shortest| self.crowded(shortest.took * HANGS, crowd))
+    }
+
+    /// Learns from an answer.
+    pub fn answered(&mut self, answer: Answered) {
+        let Some(shortest) = self.measure(answer) else { return };
+        let Answered { took, at, beside, crowd } = answer;
+        if self.moved.is_some_and(|moved| moved + took > at) {
+            return;
+        }
+        if took > self.crowded(shortest * TOLERANCE, crowd) {
+            self.unexplained.push(took);
+            if self.unexplained.len() >= CONVINCED {
+                let took = self.unexplained.drain(..).min().unwrap_or(took);
+                self.shortest = Some(Shortest { took, seen: at });
+                self.turn.clear();
+            }
+            return;
+        }
+        self.unexplained.clear();
+        self.turn.push(took);
+        if self.turn.len() >= beside {
+            let middle = self.turn.len() / 2;
+            let (_, median, _) = self.turn.select_nth_unstable(middle);
+            let bound = scaled(self.bound, shortest * TOLERANCE, *median);
+            self.move_to(bound, at);
+        }
+    }
+
+    fn move_to(&mut self, bound: usize, at: Instant) {
+        let bound = bound.clamp(self.floor, self.most);
+        if bound != self.bound {
+            (self.bound, self.moved) = (bound, Some(at));
+        }
+        self.turn.clear();
+    }
+
+    /// The shortest after this answer, `None` while it is not known: then the lane is small until it is.
+    fn measure(&mut self, answer: Answered) -> Option<Duration> {
+        let Answered { took, at, .. } = answer;
+        let seen = Shortest { took, seen: at };
+        let undisturbed = answer.beside <= self.floor;
+        self.shortest = match self.shortest {
+            Some(shortest) if took <= shortest.took => Some(seen),
+            Some(shortest) if took <= shortest.took + shortest.took / NEARLY => {
+                Some(Shortest { seen: at, ..shortest })
+            }
+            Some(shortest) if at.saturating_duration_since(shortest.seen) <= WINDOW => Some(shortest),
+            Some(_) | None if undisturbed => Some(seen),
+            Some(_) | None => {
+                self.move_to(self.floor, at);
+                self.unexplained.clear();
+                None
+            }
+        };
+        self.shortest.map(|shortest| shortest.took)
+    }
+
+    /// What `alone` takes at most when so many share what `floor` have each for themselves.
+    fn crowded(&self, alone: Duration, crowd: usize) -> Duration {
+        let crowd = u32::try_from(crowd.max(self.floor)).unwrap_or(u32::MAX);
+        let floor = u32::try_from(self.floor).unwrap_or(u32::MAX);
+        alone.saturating_mul(crowd) / floor
+    }
+}
+
+/// `bound` times `wanted` to `took`, to the nearest, and no further than a [`LEAP`].
+fn scaled(bound: usize, wanted: Duration, took: Duration) -> usize {
+    let (wanted, took) = (wanted.as_nanos().max(1), took.as_nanos().max(1));
+    let (wanted, took) =
+        if wanted > took { (wanted.min(LEAP * took), took) } else { (wanted, took.min(LEAP * wanted)) };
+    let scaled = (2 * bound as u128 * wanted + took) / (2 * took);
+    usize::try_from(scaled).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cmp::Reverse, collections::BinaryHeap};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FLOOR: usize = 2;
+    const MOST: usize = 32;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn answer(took: Duration, at: Instant, beside: usize) -> Answered {
+        Answered { took, at, beside, crowd: beside }
+    }
+
+    /// Answers of one turn, all of which took so long.
+    fn turn(pace: &mut Pace, took: Duration, at: Instant) {
+        let beside = pace.bound();
+        for _ in 0..beside {
+            pace.answered(answer(took, at, beside));
+        }
+    }
+
+    /// A lane that has seen nothing but calm, and then nothing for a second.
+    fn grown(took: Duration, at: Instant) -> Pace {
+        let mut pace = Pace::new(FLOOR, MOST);
+        let mut then = at - Duration::from_secs(2);
+        while pace.bound() < MOST {
+            then += took;
+            pace.answered(answer(took, then, 1));
+        }
+        pace.shortest = Some(Shortest { took, seen: at });
+        pace
+    }
+
+    #[test]
+    fn it_starts_small_and_each_turn_moves_it_towards_twice_the_shortest() {
+        let t = Instant::now();
+        let mut pace = Pace::new(FLOOR, MOST);
+        assert_eq!(pace.bound(), FLOOR);
+        let table = [(10, 4), (10, 8), (16, 10), (20, 10), (24, 8), (70, 4), (9, 8)];
+        for (n, (took, bound)) in (1..).zip(table) {
+            turn(&mut pace, ms(took), t + ms(1_000 * n));
+            assert_eq!(pace.bound(), bound, "turn {n}");
+        }
+    }
+
+    #[test]
+    fn the_median_of_a_turn_counts_so_that_a_few_that_are_slow_do_not() {
+        let t = Instant::now();
+        let mut pace = grown(ms(10), t);
+        for n in 0..MOST {
+            pace.answered(answer(ms(if n % 3 == 0 { 150 } else { 12 }), t, MOST));
+        }
+        assert_eq!(pace.bound(), MOST);
+        for n in 0..MOST {
+            pace.answered(answer(ms(if n % 3 == 0 { 12 } else { 40 }), t, MOST));
+        }
+        assert_eq!(pace.bound(), MOST / 2);
+    }
+
+    #[test]
+    fn what_began_in_another_crowd_does_not_count() {
+        let t = Instant::now();
+        let mut pace = grown(ms(10), t);
+        turn(&mut pace, ms(40), t);
+        assert_eq!(pace.bound(), MOST / 2);
+        for _ in 0..10 {
+            turn(&mut pace, ms(40), t + ms(39));
+        }
+        assert_eq!(pace.bound(), MOST / 2);
+        for n in 1..10 {
+            let took = ms(5) * u32::try_from(pace.bound()).unwrap();
+            turn(&mut pace, took, t + ms(100 * n));
+        }
+        assert_eq!(pace.bound(), 4, "where a callout takes 20 ms");
+    }
+
+    #[test]
+    fn the_floor_is_never_above_the_most_and_neither_is_nothing() {
+        assert_eq!(Pace::new(8, 4).bound(), 4);
+        assert_eq!(Pace::new(0, 4).bound(), 1);
+        assert_eq!(Pace::new(2, 0).bound(), 1);
+    }
+
+    #[test]
+    fn a_first_answer_out_of_a_crowd_is_no_measure() {
+        let t = Instant::now();
+        let mut pace = Pace::new(FLOOR, MOST);
+        pace.answered(answer(ms(90), t, 30));
+        assert_eq!((pace.bound(), pace.shortest.is_none()), (FLOOR, true));
+        turn(&mut pace, ms(5), t);
+        assert_eq!(pace.bound(), 2 * FLOOR);
+    }
+
+    #[test]
+    fn times_that_no_crowd_explains_are_a_slow_broker_and_soon_the_measure() {
+        let t = Instant::now();
+        let mut pace = grown(ms(5), t);
+        for n in 1..=CONVINCED {
+            assert_eq!(pace.bound(), MOST, "a slow broker makes no lane smaller");
+            assert_eq!(pace.shortest.unwrap().took, ms(5), "{n}");
+            pace.answered(answer(ms(200), t, 32));
+        }
+        assert_eq!(pace.shortest.unwrap().took, ms(200));
+        turn(&mut pace, ms(200), t);
+        assert_eq!(pace.bound(), MOST);
+        pace.answered(answer(ms(6), t, 2));
+        assert_eq!(pace.shortest.unwrap().took, ms(6), "and a quick one is the measure at once");
+    }
+
+    #[test]
+    fn what_all_lanes_together_explain_is_no_slow_broker() {
+        let t = Instant::now();
+        let mut pace = Pace::new(FLOOR, MOST);
+        pace.answered(answer(ms(5), t, 1));
+        for _ in 0..10 * CONVINCED {
+            pace.answered(Answered { took: ms(400), at: t + ms(500), beside: 2, crowd: 100 });
+        }
+        assert_eq!((pace.bound(), pace.shortest.unwrap().took), (FLOOR, ms(5)));
+    }
+
+    #[test]
+    fn a_shortest_that_is_not_seen_again_is_forgotten_and_learned_from_a_small_lane() {
+        let t = Instant::now();
+        let mut pace = grown(ms(10), t);
+        pace.answered(answer(ms(11), t + WINDOW, 32));
+        let late = t + WINDOW + WINDOW;
+        pace.answered(answer(ms(15), late, 32));
+        assert_eq!(
+            (pace.bound(), pace.shortest.unwrap().took),
+            (MOST, ms(10)),
+            "nearly as short is seen again"
+        );
+        let late = late + ms(1);
+        pace.answered(answer(ms(15), late, 32));
+        assert_eq!((pace.bound(), pace.shortest.is_none()), (FLOOR, true));
+        pace.answered(answer(ms(60), late, 20));
+        assert!(pace.shortest.is_none(), "those of the crowd before end first");
+        pace.answered(answer(ms(14), late + ms(14), 2));
+        pace.answered(answer(ms(14), late + ms(14), 2));
+        assert_eq!((pace.bound(), pace.shortest.unwrap().took), (2 * FLOOR, ms(14)));
+    }
+
+    #[test]
+    fn a_calm_lane_learns_anew_without_getting_small() {
+        let t = Instant::now();
+        let mut pace = grown(ms(10), t);
+        pace.answered(answer(ms(50), t + WINDOW + ms(1), 1));
+        assert_eq!((pace.bound(), pace.shortest.unwrap().took), (MOST, ms(50)));
+    }
+
+    #[test]
+    fn what_hangs_takes_many_times_the_shortest_and_more_in_a_crowd() {
+        let t = Instant::now();
+        assert_eq!(Pace::new(FLOOR, MOST).patience(1), HANGS_UNMEASURED);
+        let pace = grown(ms(5), t);
+        assert_eq!(pace.patience(1), ms(80));
+        assert_eq!(pace.patience(20), ms(800));
+    }
+
+    /// Callouts that wait for a far store and then need a core, always as many in progress as the bound lets.
+    struct Model {
+        cores: usize,
+        far: Duration,
+        work: Duration,
+    }
+
+    struct Came {
+        bound: usize,
+        per_s: f64,
+    }
+
+    impl Model {
+        /// Plays a storm; what came of its second half. `pace` is absent where the bound is always the most.
+        fn play(&self, pace: &mut Option<Pace>, callouts: usize) -> Came {
+            let (start, mut now) = (Instant::now(), Duration::ZERO);
+            let mut cores: BinaryHeap<Reverse<Duration>> = (0..self.cores).map(|_| Reverse(now)).collect();
+            // When each in progress ends, when it began, and how many were in progress then.
+            let mut running: BinaryHeap<Reverse<(Duration, Duration, usize)>> = BinaryHeap::new();
+            let mut half = Duration::ZERO;
+            for n in 0..callouts {
+                while running.len() < pace.as_ref().map_or(MOST, Pace::bound) {
+                    let ready = now + self.far;
+                    let Reverse(free) = cores.pop().unwrap();
+                    let ends = free.max(ready) + self.work;
+                    cores.push(Reverse(ends));
+                    running.push(Reverse((ends, now, running.len() + 1)));
+                }
+                let Reverse((ends, began, beside)) = running.pop().unwrap();
+                now = ends;
+                if let Some(pace) = pace {
+                    let beside = beside.max(running.len() + 1);
+                    pace.answered(answer(ends - began, start + now, beside));
+                    assert!((FLOOR..=MOST).contains(&pace.bound()));
+                }
+                if n == callouts / 2 {
+                    half = now;
+                }
+            }
+            #[allow(clippy::cast_precision_loss, reason = "thousands")]
+            let per_s = (callouts - callouts / 2 - 1) as f64 / (now - half).as_secs_f64();
+            Came { bound: pace.as_ref().map_or(MOST, Pace::bound), per_s }
+        }
+    }
+
+    const STORM: usize = 4_000;
+
+    #[test]
+    fn a_near_broker_makes_a_small_lane_that_is_as_fast_and_a_far_one_a_large_lane() {
+        struct Row {
+            name: &'static str,
+            model: Model,
+            bound: std::ops::RangeInclusive<usize>,
+        }
+        let model = |far, work| Model { cores: 2, far: ms(far), work: ms(work) };
+        let table = [
+            Row { name: "nothing but work", model: model(0, 3), bound: 2..=6 },
+            Row { name: "a near broker", model: model(1, 3), bound: 2..=7 },
+            Row { name: "half and half", model: model(3, 3), bound: 4..=10 },
+            Row { name: "five reads of 20 ms", model: model(100, 1), bound: MOST..=MOST },
+            Row { name: "another continent", model: model(800, 1), bound: MOST..=MOST },
+        ];
+        for Row { name, model, bound } in table {
+            let most = model.play(&mut None, STORM);
+            let came = model.play(&mut Some(Pace::new(FLOOR, MOST)), STORM);
+            assert!(bound.contains(&came.bound), "{name}: {}", came.bound);
+            assert!(came.per_s >= 0.97 * most.per_s, "{name}: {} of {}", came.per_s, most.per_s);
+        }
+    }
+
+    #[test]
+    fn a_broker_that_moves_is_learned_anew_either_way() {
+        let near = || Model { cores: 2, far: ms(0), work: ms(3) };
+        let far = |ms_far| Model { cores: 2, far: ms(ms_far), work: ms(1) };
+        for distance in [12, 40, 100, 700] {
+            let mut pace = Some(Pace::new(FLOOR, MOST));
+            assert!(near().play(&mut pace, STORM).bound <= 6);
+            let came = far(distance).play(&mut pace, STORM);
+            let most = far(distance).play(&mut None, STORM);
+            assert!(came.per_s >= 0.97 * most.per_s, "{distance} ms away: {} of {}", came.per_s, most.per_s);
+            assert!(near().play(&mut pace, STORM).bound <= 6, "and back");
+        }
+    }
+
+    proptest! {
+        /// Whatever is answered, the bound is between its limits, and nobody waits for ever.
+        #[test]
+        fn the_bound_is_always_within_its_limits(
+            floor in 0usize..40,
+            most in 0usize..40,
+            script in prop::collection::vec((0u64..5_000, 0u64..4_000, 0usize..64, 0usize..500), 0..400),
+        ) {
+            let mut pace = Pace::new(floor, most);
+            let (least, most) = (floor.clamp(1, most.max(1)), most.max(1));
+            let mut at = Instant::now();
+            for (took, later, beside, crowd) in script {
+                at += ms(later);
+                pace.answered(Answered { took: ms(took), at, beside, crowd });
+                prop_assert!((least..=most).contains(&pace.bound()));
+                prop_assert!(pace.turn.len() <= 64 && pace.unexplained.len() < CONVINCED);
+            }
+        }
+
+        /// The bound never leaps, and never away from what is wanted.
+        #[test]
+        fn a_turn_moves_the_bound_by_no_more_than_half_or_twice(
+            bound in 1usize..100_000, wanted in 0u64..10_000_000, took in 0u64..10_000_000,
+        ) {
+            let to = scaled(bound, Duration::from_micros(wanted), Duration::from_micros(took));
+            prop_assert!((bound / 2..=2 * bound).contains(&to), "{to}");
+            prop_assert!(if took > wanted { to <= bound } else { to >= bound }, "{to}");
+        }
+
+        /// Near or far, it comes to rest where the lane is as fast as with the most, and a near lane stays small.
+        #[test]
+        fn it_converges(far in 0u64..300, work in 1u64..6, cores in 1usize..=8) {
+            let floor = cores.max(FLOOR);
+            let model = Model { cores, far: ms(far), work: ms(work) };
+            let most = model.play(&mut None, STORM);
+            let came = model.play(&mut Some(Pace::new(floor, MOST)), STORM);
+            prop_assert!(came.per_s >= 0.9 * most.per_s, "{} of {}", came.per_s, most.per_s);
+            // As many as keep the cores busy, twice that, and a few.
+            let busy = usize::try_from((far + work).div_ceil(work)).unwrap() * cores;
+            prop_assert!(came.bound <= (2 * busy + 4).min(MOST), "{} where {busy} are enough", came.bound);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The slots of one callout: as many as `maxInFlight`, or, in a lane of a host, as many of those as its [`Pace`] lets.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::pace::{Answered, Pace};
+
+/// Left to every lane, however few the cores.
+const FLOOR: usize = 2;
+
+/// The callouts in progress in all lanes of a host. A callout that is given one paces itself; clones are one crowd.
+#[derive(Debug, Clone)]
+pub struct Crowd {
+    cores: usize,
+    present: Arc<AtomicUsize>,
+}
+
+/// Who has a slot.
+#[derive(Debug)]
+pub struct Slots {
+    most: usize,
+    taken: usize,
+    paced: Option<Paced>,
+}
+
+#[derive(Debug)]
+struct Paced {
+    pace: Pace,
+    crowd: Crowd,
+    /// Oldest first; each is one of the crowd.
+    running: VecDeque<Running>,
+    /// Since when those are in progress that hang: they are no crowd any more.
+    hanging: Vec<Instant>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Running {
+    since: Instant,
+    beside: usize,
+    crowd: usize,
+}
+
+// === impl Crowd ===
+
+impl Crowd {
+    /// Lanes that share this machine.
+    pub fn of_this_machine() -> Self {
+        Self::on(thread::available_parallelism().map_or(FLOOR, usize::from))
+    }
+
+    /// Lanes that share so many cores.
+    pub fn on(cores: usize) -> Self {
+        Self { cores, present: Arc::default() }
+    }
+
+    fn size(&self) -> usize {
+        self.present.load(Ordering::Relaxed)
+    }
+}
+
+// === impl Slots ===
+
+impl Slots {
+    /// Always `most`.
+    pub const fn fixed(most: usize) -> Self {
+        Self { most, taken: 0, paced: None }
+    }
+
+    /// `most` at most, and never fewer than 2, or than there are cores.
+    pub fn paced(most: usize, crowd: Crowd) -> Self {
+        let pace = Pace::new(crowd.cores.max(FLOOR), most);
+        Self {
+            most,
+            taken: 0,
+            paced: Some(Paced { pace, crowd, running: VecDeque::new(), hanging: Vec::new() }),
+        }
+    }
+
+    /// Whether one is free.
+    pub fn is_free(&mut self, now: Instant) -> bool {
+        self.taken < self.most && self.paced.as_mut().is_none_or(|paced| paced.has_room(now))
+    }
+
+    /// When one may come free without an end: the oldest that is in progress hangs then.
+    pub fn next_free(&self) -> Option<Instant> {
+        let paced = self.paced.as_ref().filter(|_| self.taken < self.most)?;
+        paced.running.front().map(|oldest| oldest.since + paced.patience())
+    }
+
+    /// Takes a free one. What takes it names it by `since` when it ends.
+    pub fn take(&mut self, since: Instant) {
+        self.taken += 1;
+        if let Some(paced) = &mut self.paced {
+            paced.began(since);
+        }
+    }
+
+    /// Gives the one back that was taken at `since`. `took` is the time to its answer, when that was a user.
+    pub fn give_back(&mut self, since: Instant, took: Option<Duration>, now: Instant) {
+        self.taken = self.taken.saturating_sub(1);
+        if let Some(paced) = &mut self.paced {
+            paced.ended(since, took, now);
+        }
+    }
+
+    /// How many are taken.
+    pub const fn taken(&self) -> usize {
+        self.taken
+    }
+}
+
+// === impl Paced ===
+
+impl Paced {
+    fn patience(&self) -> Duration {
+        self.pace.patience(self.crowd.size())
+    }
+
+    fn has_room(&mut self, now: Instant) -> bool {
+        while self.running.front().is_some_and(|oldest| oldest.since + self.patience() <= now) {
+            self.hanging.extend(self.running.pop_front().map(|hung| hung.since));
+            self.leave(1);
+        }
+        self.running.len() < self.pace.bound()
+    }
+
+    fn began(&mut self, since: Instant) {
+        let crowd = self.crowd.present.fetch_add(1, Ordering::Relaxed) + 1;
+        let place = self.running.partition_point(|other| other.since <= since);
+        let beside = self.running.len() + 1;
+        self.running.insert(place, Running { since, beside, crowd });
+    }
+
+    fn ended(&mut self, since: Instant, took: Option<Duration>, now: Instant) {
+        let (beside, crowd) = (self.running.len(), self.crowd.size());
+        let ended = match self.running.iter().position(|running| running.since == since) {
+            Some(place) => {
+                self.leave(1);
+                self.running.remove(place)
+            }
+            None => {
+                self.hanging
+                    .iter()
+                    .position(|hung| *hung == since)
+                    .map(|place| self.hanging.swap_remove(place));
+                None
+            }
+        };
+        let Some(took) = took else { return };
+        let (at_start, crowd_then) = ended.map_or((0, 0), |running| (running.beside, running.crowd));
+        let (beside, crowd) = (beside.max(at_start), crowd.max(crowd_then));
+        self.pace.answered(Answered { took, at: now, beside, crowd });
+    }
+
+    fn leave(&self, count: usize) {
+        self.crowd.present.fetch_sub(count, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Paced {
+    fn drop(&mut self) {
+        self.leave(self.running.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn take(slots: &mut Slots, now: Instant) -> usize {
+        let mut taken = 0;
+        while slots.is_free(now) {
+            slots.take(now);
+            taken += 1;
+        }
+        taken
+    }
+
+    #[test]
+    fn a_service_of_one_space_has_all_its_slots_from_the_first() {
+        let now = Instant::now();
+        let mut slots = Slots::fixed(32);
+        assert_eq!(take(&mut slots, now), 32);
+        assert_eq!(slots.next_free(), None);
+        slots.give_back(now, Some(ms(9_000)), now);
+        assert_eq!(take(&mut slots, now), 1);
+    }
+
+    #[test]
+    fn a_lane_starts_with_one_for_each_core_and_never_fewer_than_two() {
+        let now = Instant::now();
+        for (cores, most, first) in [(1, 32, 2), (2, 32, 2), (8, 32, 8), (64, 32, 32), (8, 1, 1)] {
+            assert_eq!(take(&mut Slots::paced(most, Crowd::on(cores)), now), first, "{cores} cores, {most}");
+        }
+    }
+
+    #[test]
+    fn a_lane_whose_callouts_are_quick_gets_all_of_them() {
+        let t = Instant::now();
+        let mut slots = Slots::paced(32, Crowd::on(2));
+        for n in 0..5 {
+            let since = t + ms(20 * n);
+            slots.take(since);
+            slots.give_back(since, Some(ms(20)), since + ms(20));
+        }
+        assert_eq!(take(&mut slots, t + ms(100)), 32);
+    }
+
+    #[test]
+    fn what_was_no_user_says_nothing() {
+        let t = Instant::now();
+        let mut slots = Slots::paced(32, Crowd::on(2));
+        for _ in 0..40 {
+            slots.take(t);
+            slots.give_back(t, None, t + ms(1));
+        }
+        assert_eq!(take(&mut slots, t + ms(1)), 2);
+    }
+
+    #[test]
+    fn callouts_that_hang_leave_the_lane_its_slots_up_to_the_most() {
+        let t = Instant::now();
+        let crowd = Crowd::on(2);
+        let mut slots = Slots::paced(6, crowd.clone());
+        slots.take(t);
+        slots.give_back(t, Some(ms(5)), t + ms(5));
+        assert_eq!(take(&mut slots, t), 4, "the bound");
+        let hangs = slots.next_free().expect("one may hang");
+        assert_eq!(hangs, t + ms(16 * 5) * 4 / 2, "a crowd of four on two cores");
+        assert!(!slots.is_free(hangs - ms(1)));
+        assert_eq!(take(&mut slots, hangs), 2, "all four hang; six are the most");
+        assert_eq!(crowd.size(), 2, "what hangs is no crowd");
+        let late = hangs + ms(60_000);
+        assert!(!slots.is_free(late));
+        assert_eq!((slots.next_free(), crowd.size()), (None, 2));
+        slots.give_back(t, None, late);
+        assert!(slots.is_free(late));
+        for since in [t, t, t, hangs, hangs] {
+            slots.give_back(since, None, late);
+        }
+        assert_eq!((slots.taken(), crowd.size()), (0, 0));
+        assert_eq!(take(&mut slots, late), 4);
+    }
+
+    #[test]
+    fn lanes_of_a_host_are_one_crowd_and_one_that_is_dropped_leaves_it() {
+        let (now, crowd) = (Instant::now(), Crowd::on(2));
+        let mut one = Slots::paced(32, crowd.clone());
+        let mut other = Slots::paced(32, crowd.clone());
+        assert_eq!((take(&mut one, now), take(&mut other, now), crowd.size()), (2, 2, 4));
+        one.give_back(now, None, now);
+        assert_eq!(crowd.size(), 3);
+        drop(other);
+        assert_eq!(crowd.size(), 1);
+    }
+}
