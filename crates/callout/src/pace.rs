@@ -359,7 +359,7 @@ mod tests {
                 now = ends;
                 if let Some(pace) = pace {
                     let beside = beside.max(running.len() + 1);
-                    pace.answered(answer(ends - began, start + now, beside));
+                    pace.answered(answer(ends.abs_diff(began), start + now, beside));
                     assert!((FLOOR..=MOST).contains(&pace.bound()));
                 }
                 if n == callouts / 2 {
@@ -367,7 +367,7 @@ mod tests {
                 }
             }
             #[allow(clippy::cast_precision_loss, reason = "thousands")]
-            let per_s = (callouts - callouts / 2 - 1) as f64 / (now - half).as_secs_f64();
+            let per_s = (callouts - callouts / 2 - 1) as f64 / now.abs_diff(half).as_secs_f64();
             Came { bound: pace.as_ref().map_or(MOST, Pace::bound), per_s }
         }
     }
@@ -439,6 +439,11 @@ mod tests {
             prop_assert!((bound / 2..=2 * bound).contains(&to), "{to}");
             prop_assert!(if took > wanted { to <= bound } else { to >= bound }, "{to}");
         }
+
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
 
         /// Near or far, it comes to rest where the lane is as fast as with the most, and a near lane stays small.
         #[test]

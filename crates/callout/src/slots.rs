@@ -142,19 +142,13 @@ impl Paced {
 
     fn ended(&mut self, since: Instant, took: Option<Duration>, now: Instant) {
         let (beside, crowd) = (self.running.len(), self.crowd.size());
-        let ended = match self.running.iter().position(|running| running.since == since) {
-            Some(place) => {
-                self.leave(1);
-                self.running.remove(place)
-            }
-            None => {
-                self.hanging
-                    .iter()
-                    .position(|hung| *hung == since)
-                    .map(|place| self.hanging.swap_remove(place));
-                None
-            }
-        };
+        let ended = self.running.iter().position(|running| running.since == since);
+        let ended = ended.and_then(|place| self.running.remove(place));
+        if ended.is_some() {
+            self.leave(1);
+        } else if let Some(place) = self.hanging.iter().position(|hung| *hung == since) {
+            self.hanging.swap_remove(place);
+        }
         let Some(took) = took else { return };
         let (at_start, crowd_then) = ended.map_or((0, 0), |running| (running.beside, running.crowd));
         let (beside, crowd) = (beside.max(at_start), crowd.max(crowd_then));
