@@ -32,6 +32,8 @@ struct Inner {
     mint_turns: [Mutex<()>; MINT_TURNS],
     /// Told of an answer that stores which are what they were do not give.
     doubt: Notify,
+    /// Whether this connection may ask a stream about itself.
+    may_ask_info: bool,
 }
 
 impl AuthorityStores {
@@ -43,9 +45,21 @@ impl AuthorityStores {
 
     /// Proves both, records first.
     pub async fn bind(connection: &Connection, space: &Space) -> Result<Self, EpError> {
+        let stores = Self::over(connection, space, true);
+        stores.prove().await?;
+        Ok(stores)
+    }
+
+    /// Both, as a participant of the space has them: its grant asks no stream about itself (contract 01 §6.9), so it
+    /// stands on the proof of its host, which serves nothing before it has one.
+    pub fn relied_on(connection: &Connection, space: &Space) -> Self {
+        Self::over(connection, space, false)
+    }
+
+    fn over(connection: &Connection, space: &Space, may_ask_info: bool) -> Self {
         let names = Names::new(&space.token());
         let records = Store::new(Bucket::new(connection, &names.records_bucket()));
-        let stores = Self {
+        Self {
             inner: Arc::new(Inner {
                 space: space.clone(),
                 connection: connection.clone(),
@@ -53,10 +67,9 @@ impl AuthorityStores {
                 records,
                 mint_turns: std::array::from_fn(|_| Mutex::new(())),
                 doubt: Notify::new(),
+                may_ask_info,
             }),
-        };
-        stores.prove().await?;
-        Ok(stores)
+        }
     }
 
     /// Proves both shapes again, as after a reconnect: what was true of the old connection's server need not be
@@ -100,6 +113,11 @@ impl AuthorityStores {
                 }
             }
         }
+    }
+
+    /// Whether keys are listed by asking the stream, which creates no consumer either way.
+    pub(crate) fn may_ask_info(&self) -> bool {
+        self.inner.may_ask_info
     }
 
     /// The space.

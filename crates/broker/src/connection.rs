@@ -14,7 +14,7 @@ use bytes::Bytes;
 use cotal_wire::{EpCode, EpError, Nkey, User};
 use futures::StreamExt;
 use parking_lot::RwLock;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -108,6 +108,7 @@ pub(crate) struct Core {
     flushes: AtomicU64,
     /// Of everything in the same custody.
     round_trips: Arc<AtomicU64>,
+    redial: Notify,
     closing: CancellationToken,
     ended: CancellationToken,
     /// Why the connection ended, when nobody asked it to.
@@ -230,6 +231,7 @@ impl Connection {
             subscriptions: Mutex::new(Vec::new()),
             flushes: AtomicU64::new(0),
             round_trips: custody.counter(),
+            redial: Notify::new(),
             closing: CancellationToken::new(),
             ended: CancellationToken::new(),
             failure: OnceLock::new(),
@@ -403,6 +405,12 @@ impl Connection {
     pub async fn answers(&self, timeout: Duration) -> bool {
         let asked = self.request_raw(JETSTREAM_INFO.into(), None, Bytes::new(), timeout).await;
         matches!(asked, Ok(_) | Err(RequestFailure::NoResponders))
+    }
+
+    /// Drains this session and opens the next one at once: how a renewed credential is pushed to a standing connection
+    /// before its broker would cut the old one. One that may not reconnect ends.
+    pub fn redial(&self) {
+        self.core().redial.notify_one();
     }
 
     /// Drains and closes; the end is proved when this returns.
@@ -602,6 +610,7 @@ async fn run(core: Arc<Core>, mut session: Arc<Session>, reconnect: Reconnect, p
                 session.drain().await;
                 break;
             }
+            () = core.redial.notified() => session.drain().await,
             () = session.lost.cancelled() => {}
         }
         *core.session.write() = None;

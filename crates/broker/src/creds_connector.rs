@@ -6,8 +6,9 @@ use cotal_trust::{
     creds::{self, Creds},
     nkey::Seed,
 };
-use cotal_wire::{EpError, Nkey, User};
+use cotal_wire::{ConnId, EpError, Nkey, User};
 use parking_lot::RwLock;
+use zeroize::Zeroizing;
 
 use crate::{
     connection::{Connection, Reconnect},
@@ -49,6 +50,26 @@ impl CredsConnector {
             label,
             credential: Credential::Creds(creds.clone()),
             inbox_prefix: inbox_prefix.unwrap_or(&own),
+            reconnect: Reconnect::Never,
+            plane_owned: false,
+            capacity: SUBSCRIPTION_CAPACITY,
+        };
+        connect(&self.servers, &self.custody, opening).await
+    }
+
+    /// One connection of somebody who signed in: the sentinel's creds, a bearer of the exchange, and the inbox nonce under
+    /// which it connects. It does not reconnect: a bearer lives for minutes.
+    pub async fn open_bearer(
+        &self,
+        nonce: &ConnId,
+        sentinel: &Creds,
+        bearer: Zeroizing<String>,
+    ) -> Result<Connection, EpError> {
+        let opening = Opening {
+            // The callout takes the connection's name for its nonce.
+            label: nonce.to_string(),
+            credential: Credential::Bearer(sentinel.clone(), bearer),
+            inbox_prefix: &format!("_INBOX_{nonce}"),
             reconnect: Reconnect::Never,
             plane_owned: false,
             capacity: SUBSCRIPTION_CAPACITY,

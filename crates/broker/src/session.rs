@@ -22,6 +22,7 @@ use cotal_trust::{
 };
 use cotal_wire::{Clock, EpError, Permissions, User};
 use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
 
 use crate::{
     creds_connector::RenewableCreds,
@@ -52,6 +53,8 @@ pub(crate) enum Credential {
     Creds(Creds),
     /// Creds of one user whose JWT is replaced while the connection lives: each session presents the newest.
     Renewable(RenewableCreds),
+    /// The space's sentinel, and the bearer that the auth callout decides by.
+    Bearer(Creds, Zeroizing<String>),
 }
 
 /// A user of the data account whose JWT this service signs itself.
@@ -110,7 +113,7 @@ impl Credential {
     pub(crate) fn seed(&self) -> &Seed<User> {
         match self {
             Self::SelfMinted(minted) => &minted.user,
-            Self::Creds(creds) => &creds.seed,
+            Self::Creds(creds) | Self::Bearer(creds, _) => &creds.seed,
             Self::Renewable(creds) => creds.seed(),
         }
     }
@@ -118,7 +121,7 @@ impl Credential {
     /// Answers the server's nonce. A self-minted JWT is as fresh as the session.
     fn present(&self, label: &str, nonce: &[u8]) -> Auth {
         let jwt = match self {
-            Self::Creds(creds) => creds.jwt.clone(),
+            Self::Creds(creds) | Self::Bearer(creds, _) => creds.jwt.clone(),
             Self::Renewable(creds) => creds.jwt(),
             Self::SelfMinted(minted) => {
                 let now = minted.clock.now_secs();
@@ -136,6 +139,9 @@ impl Credential {
         let mut auth = Auth::new();
         auth.jwt = Some(jwt);
         auth.signature = Some(self.seed().sign(nonce).to_vec());
+        if let Self::Bearer(_, bearer) = self {
+            auth.token = Some(bearer.as_str().to_owned());
+        }
         auth
     }
 }

@@ -19,6 +19,7 @@ use crate::{
     doctor::DoctorArgs,
     down::DownArgs,
     login::{LoginArgs, LogoutArgs},
+    manager::ManagerArgs,
     repair::{DeregisterArgs, ReconcileArgs},
     status::StatusArgs,
     up::UpArgs,
@@ -66,6 +67,8 @@ pub enum Command {
     Auth(AuthArgs),
     /// Grant, revoke and list actors.
     Actor(ActorArgs),
+    /// Act as a manager that holds no signing key.
+    Manager(ManagerArgs),
     /// Repair the gate of a service instance that died while it registered.
     ReconcileGate(ReconcileArgs),
     /// Take a service instance that is gone out of the registry.
@@ -110,6 +113,7 @@ impl Command {
             Self::Actor(args) => args.output().json,
             Self::Doctor(args) => args.output().json,
             Self::Auth(args) => args.output().json,
+            Self::Manager(args) => args.output().json,
             Self::ReconcileGate(args) => args.at.output.json,
             Self::DeregisterInstance(args) => args.at.output.json,
             Self::AuthService(_)

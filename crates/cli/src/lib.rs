@@ -30,6 +30,7 @@ pub mod incarnation;
 pub mod lifecycle_door;
 pub mod login;
 pub mod loopback;
+pub mod manager;
 pub mod nats_server;
 pub mod outcome;
 pub mod progress;
@@ -95,6 +96,7 @@ pub async fn run(command: Command, ctx: &Context) -> Result<(), CliError> {
         Command::Logout(args) => login::logout(args, ctx).await,
         Command::Auth(args) => auth::run(args, ctx).await,
         Command::Actor(args) => actor::run(args, ctx).await,
+        Command::Manager(args) => manager::run(args, ctx).await,
         Command::AgentBearer(args) => agent_bearer::run(args, ctx).await,
         Command::DevIdp(args) => dev_idp::run(args, ctx).await,
         Command::Completions(args) => completions::run(&args),

@@ -60,7 +60,7 @@ pub fn normalize_idp_url(raw: &str) -> Result<String, IdpRefusal> {
 }
 
 /// `https`, or `http` on a loopback IP literal; a name such as `localhost` may resolve to anything.
-pub(crate) fn is_https_or_loopback(url: &Url) -> bool {
+pub fn is_https_or_loopback(url: &Url) -> bool {
     match url.scheme() {
         "https" => url.has_host(),
         "http" => match url.host() {

@@ -120,6 +120,12 @@ impl EsObject {
         indexed.chain(named).find(|key| !known(key))
     }
 
+    /// Its members, in their order.
+    pub fn members(&self) -> impl Iterator<Item = (std::borrow::Cow<'_, str>, &EsValue)> {
+        let indexed = self.indexed.iter().map(|(index, value)| (index.to_string().into(), value));
+        indexed.chain(self.named.iter().map(|(key, value)| (key.as_str().into(), value)))
+    }
+
     /// How many members it has.
     pub fn len(&self) -> usize {
         self.indexed.len() + self.named.len()

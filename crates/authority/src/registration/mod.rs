@@ -17,7 +17,8 @@
 //! | list the instances that a scatter asks | [`scatter`] |
 //! | repair a gate that a dead registration left frozen | [`reconcile`] |
 //!
-//! Families are listed by STREAM.INFO over the registration connection, which therefore creates no consumer.
+//! Families are listed by STREAM.INFO over the registration connection, which therefore creates no consumer. A
+//! participant, whose grant names no STREAM.INFO, walks its family message by message: [`Registry::of_participant`].
 
 pub mod deregister;
 mod family;
@@ -79,6 +80,12 @@ impl Registry {
     pub async fn bind(connection: &Connection, space: &Space) -> Result<Self, EpError> {
         let stores = AuthorityStores::bind(connection, space).await?;
         Ok(Self { stores, contracts: ContractStore::new(connection, &space.token()) })
+    }
+
+    /// The stores as a participant has them, over the executor credential that its host issued (contract 08 §8.4).
+    pub fn of_participant(connection: &Connection, space: &Space) -> Self {
+        let stores = AuthorityStores::relied_on(connection, space);
+        Self { stores, contracts: ContractStore::new(connection, &space.token()) }
     }
 
     /// The authority stores.

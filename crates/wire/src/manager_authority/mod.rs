@@ -26,6 +26,7 @@ mod queries;
 mod runs;
 mod service;
 mod tokens;
+mod write;
 
 pub use echo::{Echo, Unbound};
 pub use envelope::{
@@ -56,3 +57,4 @@ pub use service::{
     ServiceRequest,
 };
 pub use tokens::{RenewedTakeover, RequestId, RunHolder, RunId, Takeover};
+pub use write::RuntimeRequestAs;

@@ -1,0 +1,170 @@
+//! What the host decides for this manager: one question each, asked and bound.
+
+use std::sync::Arc;
+
+use cotal_wire::{
+    Actor, Entropy, InstanceId, Nkey, Owner, Principal, User,
+    es_value::EsValue,
+    manager_authority::{EnrollmentTarget, Incarnation, ServiceRequest},
+};
+use serde::Serialize;
+use zeroize::Zeroizing;
+
+use super::{
+    error::RemoteError,
+    host::{Answer, ManagerHost},
+    identity::ManagerIdentity,
+    requests::{Current, Requests},
+    results::{self, Enrolled, EvictionVerdict, GoalEntry, Known, Material, Mended, RetainedAuthority},
+};
+
+/// Asks a host on behalf of one manager.
+#[derive(Clone)]
+pub struct HostAuthority {
+    identity: Arc<ManagerIdentity>,
+    actor: Actor,
+    host: ManagerHost,
+    entropy: Arc<dyn Entropy>,
+}
+
+impl HostAuthority {
+    /// For this manager, decided by the ledger row of `actor`.
+    pub fn new(
+        identity: Arc<ManagerIdentity>,
+        actor: Actor,
+        host: ManagerHost,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        Self { identity, actor, host, entropy }
+    }
+
+    /// Who this manager is.
+    pub fn identity(&self) -> &ManagerIdentity {
+        &self.identity
+    }
+
+    /// Randomness.
+    pub fn entropy(&self) -> &dyn Entropy {
+        &*self.entropy
+    }
+
+    /// Builds what is asked.
+    pub fn requests(&self) -> Requests<'_> {
+        Requests::of(&self.identity, &self.actor, &*self.entropy)
+    }
+
+    async fn document(&self, request: &impl Serialize) -> Result<EsValue, RemoteError> {
+        Ok(self.host.ask(request, Answer::Document).await?)
+    }
+
+    async fn service(&self, request: ServiceRequest, known: &Known) -> Result<Material, RemoteError> {
+        let answer = self.document(&request).await?;
+        Ok(results::bind_service(&request, known, &answer)?)
+    }
+
+    /// First credentials. What the answer says of owner and account is held against every later one.
+    pub async fn prepare(&self, known: &Known) -> Result<Material, RemoteError> {
+        self.service(self.requests().prepare(), known).await
+    }
+
+    /// Serving credentials of the registration that stands, and its proof.
+    pub async fn activate(
+        &self,
+        known: &Known,
+        owner: &Owner,
+        artifacts: Vec<EsValue>,
+    ) -> Result<Material, RemoteError> {
+        self.service(self.requests().activate(owner, artifacts), known).await
+    }
+
+    /// Supervisor and executor again.
+    pub async fn renew(&self, current: &Current) -> Result<Material, RemoteError> {
+        self.service(self.requests().renew(current), &known(current)).await
+    }
+
+    /// All five again.
+    pub async fn standing_bundle(&self, current: &Current) -> Result<Material, RemoteError> {
+        self.service(self.requests().standing_bundle(current), &known(current)).await
+    }
+
+    /// The requester of one agent's retirement.
+    pub async fn retirement_requester(
+        &self,
+        current: &Current,
+        key: &Nkey<User>,
+        target: &Incarnation,
+    ) -> Result<Material, RemoteError> {
+        self.service(self.requests().retire(current, key.clone(), target.clone()), &known(current)).await
+    }
+
+    /// An agent comes to be.
+    pub async fn enroll(&self, current: &Current, target: EnrollmentTarget) -> Result<Enrolled, RemoteError> {
+        let request = self.requests().enroll(current, target);
+        let answer = self.document(&request).await?;
+        Ok(results::bind_enrollment(&request, &current.owner, &answer)?)
+    }
+
+    /// An agent's grant and footprint go.
+    pub async fn prepare_retirement(
+        &self,
+        current: &Current,
+        target: &Incarnation,
+    ) -> Result<(), RemoteError> {
+        let request = self.requests().prepare_retirement(current, target.clone());
+        let answer = self.document(&request).await?;
+        Ok(results::bind_prepare_retirement(&request, &current.owner, &answer)?)
+    }
+
+    /// Whether a retained agent is who it was, and what it may do.
+    pub async fn validate_retained(
+        &self,
+        current: &Current,
+        target: &Incarnation,
+        actor_token: &Zeroizing<String>,
+        sentinel_creds: &Zeroizing<String>,
+    ) -> Result<RetainedAuthority, RemoteError> {
+        let request = self.requests().retained(current, target.clone(), actor_token, sentinel_creds);
+        let answer = self.document(&request).await?;
+        Ok(results::bind_retained(&request, &current.owner, &answer)?)
+    }
+
+    /// The owner's goals.
+    pub async fn goal_index(&self, current: &Current) -> Result<Vec<GoalEntry>, RemoteError> {
+        let request = self.requests().goal_index(current);
+        let answer = self.host.ask(&request, Answer::Scan).await?;
+        Ok(results::bind_goal_index(&request, &current.owner, &answer)?)
+    }
+
+    /// Whether a caller is an admin.
+    pub async fn is_admin(&self, current: &Current, caller: &Incarnation) -> Result<bool, RemoteError> {
+        let request = self.requests().admin(current, caller.clone());
+        let answer = self.document(&request).await?;
+        Ok(results::bind_admin(&request, &current.owner, &answer)?)
+    }
+
+    /// Ends the connections of earlier holders of this manager's credentials, and says of each whether it is gone.
+    pub async fn evict(
+        &self,
+        owner: &Owner,
+        principals: &[Principal],
+    ) -> Result<Vec<EvictionVerdict>, RemoteError> {
+        let request = self.requests().evict(principals.iter().map(Principal::key).collect());
+        let answer = self.document(&request).await?;
+        match results::bind_maintenance(&request, owner, &answer)? {
+            Mended::Evicted(verdicts) => Ok(verdicts),
+            Mended::Reconciled(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Repairs the gate that a dead registration of `target` left frozen.
+    pub async fn reconcile(&self, owner: &Owner, target: &InstanceId) -> Result<(), RemoteError> {
+        let request = self.requests().reconcile(target.clone());
+        let answer = self.document(&request).await?;
+        results::bind_maintenance(&request, owner, &answer)?;
+        Ok(())
+    }
+}
+
+fn known(current: &Current) -> Known {
+    Known { owner: Some(current.owner.clone()), account: Some(current.account.clone()) }
+}

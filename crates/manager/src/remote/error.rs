@@ -1,0 +1,36 @@
+//! Why a participant's step did not come to its end.
+
+use cotal_wire::EpError;
+
+use super::{binding::Unbound, host::HostRefusal, identity::IdentityError};
+
+/// Why a step did not come to its end. The sentence says what to do next; no variant holds a secret.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// The identity cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The host refused, or did not answer.
+    #[error(transparent)]
+    Host(#[from] HostRefusal),
+    /// The host answered, and the answer is not bound to the request.
+    #[error(transparent)]
+    Unbound(#[from] Unbound),
+    /// The broker or the space's stores refused.
+    #[error("{0}")]
+    Space(#[from] EpError),
+    /// A file of this machine cannot be used.
+    #[error("{0}")]
+    File(#[from] std::io::Error),
+    /// What this machine holds does not fit together.
+    #[error("{0}")]
+    State(String),
+}
+
+impl RemoteError {
+    /// Whether another start of this manager has taken over, or its registration is gone: asking again in this
+    /// incarnation cannot help.
+    pub fn is_superseded(&self) -> bool {
+        matches!(self, Self::Host(refusal) if refusal.is_superseded())
+    }
+}

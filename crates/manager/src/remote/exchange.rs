@@ -1,0 +1,98 @@
+//! An agent signs in from this machine (contract 04 §13.2): its secret goes to the exchange that its enrollment named, and
+//! to nobody else; the bearer opens one connection.
+
+use std::time::Duration;
+
+use cotal_broker::{Connection, CredsConnector};
+use cotal_trust::idp::http_client;
+use cotal_wire::{ConnId, Entropy, EpError, LifecycleUid, es_value::EsValue};
+use serde::Serialize;
+use zeroize::Zeroizing;
+
+use super::{
+    error::RemoteError,
+    host::{HostRefusal, RefusalKind},
+    results::Enrolled,
+};
+
+const EXCHANGE: &str = "/exchange";
+/// How long an exchange may take (contract 08 §7.3).
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// A bearer and three short members.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    owner: &'a str,
+    actor: &'a str,
+    actor_token: &'a str,
+}
+
+/// Exchanges an agent's secret for a bearer at the face that its enrollment named.
+pub async fn exchange(
+    agent: &Enrolled,
+    secret: &Zeroizing<String>,
+) -> Result<Zeroizing<String>, RemoteError> {
+    let refuse = |kind, status, said: &str| HostRefusal {
+        kind,
+        status,
+        said: said.to_owned(),
+        retry_after_secs: None,
+    };
+    let unreachable = |_| refuse(RefusalKind::Unreachable, None, "the exchange that the enrollment named");
+    let mut url = agent.exchange.clone();
+    let path = format!("{}{EXCHANGE}", url.path().trim_end_matches('/'));
+    url.set_path(&path);
+    let body = Body {
+        owner: agent.agent.owner.as_str(),
+        actor: agent.agent.actor.as_str(),
+        actor_token: secret.as_str(),
+    };
+    let http = http_client(TIMEOUT).map_err(|why| refuse(RefusalKind::Unsendable, None, &why.0))?;
+    let mut response = http.post(url).json(&body).send().await.map_err(unreachable)?;
+    let status = response.status().as_u16();
+    let mut bytes = Zeroizing::new(Vec::new());
+    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+        if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
+            return Err(
+                refuse(RefusalKind::Garbled, Some(status), "the exchange's answer is too long").into()
+            );
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    let answer = EsValue::parse(&bytes).ok();
+    let member = |name: &str| answer.as_ref()?.as_object()?.get(name)?.as_text();
+    if status != 200 {
+        let kind = match status {
+            429 => RefusalKind::Throttled,
+            503 => RefusalKind::Busy,
+            _ => RefusalKind::Denied,
+        };
+        let said =
+            member("error").map_or_else(|| format!("HTTP {status}"), |said| said.escape_debug().to_string());
+        return Err(refuse(kind, Some(status), &format!("the exchange: {said}")).into());
+    }
+    let bearer = member("token").filter(|token| {
+        (1..=16_384).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic())
+    });
+    let bound = member("owner") == Some(agent.agent.owner.as_str())
+        && member("actor").is_none_or(|actor| actor == agent.agent.actor.as_str());
+    match bearer {
+        Some(bearer) if bound => Ok(Zeroizing::new(bearer.to_owned())),
+        _ => Err(refuse(RefusalKind::Garbled, Some(status), "the exchange answered no bearer of this agent")
+            .into()),
+    }
+}
+
+/// Opens the agent's connection with a bearer, as its own process would.
+pub async fn connect(
+    connector: &CredsConnector,
+    agent: &Enrolled,
+    bearer: Zeroizing<String>,
+    entropy: &dyn Entropy,
+) -> Result<Connection, RemoteError> {
+    let nonce = ConnId::parse(LifecycleUid::mint(entropy).as_str())
+        .map_err(|_| EpError::internal("a lifecycle token is a nonce"))?;
+    Ok(connector.open_bearer(&nonce, &agent.sentinel, bearer).await?)
+}

@@ -1,0 +1,380 @@
+//! The five standing credentials, kept alive (contract 08 §8.5): all or nothing.
+//!
+//! Half-way through the shortest of them, a little earlier by chance so that a thousand managers do not ask in step, the
+//! host is asked for all five at the epoch that is served. Only when each of the five has opened a connection, and the epoch
+//! is still the one that was asked at, are they taken, all of them, and pushed to the connections that stand. Whatever goes
+//! wrong before that leaves every last-good credential in place, and a debt: until a renewal has paid it, none is skipped.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+
+use cotal_broker::{Connection, CredsConnector, Custody, RenewableCreds};
+use cotal_trust::creds::Creds;
+use cotal_wire::{Clock, EpError, Nkey, Space, UnixMillis, User, manager_authority::StandingRole};
+use cotal_workspace::{
+    file,
+    root::{Root, space_key},
+};
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    authority::HostAuthority,
+    binding::Issued,
+    error::RemoteError,
+    host::RefusalKind,
+    requests::Current,
+    results::{Material, Member},
+};
+
+/// Shortest and longest pause between two tries while a debt stands.
+const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
+/// A share of a credential's life by which it may be renewed before its half, out of 256.
+const JITTER: u64 = 26;
+
+/// What a renewal that failed leaves (contract 08 §8.5). Recorded before it is told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Debt {
+    /// When it failed.
+    pub at: UnixMillis,
+    /// At which epoch it was asked.
+    pub process_epoch: u64,
+    /// Why.
+    pub reason: String,
+    /// The keys for which the host may have issued credentials that nobody holds.
+    pub unadopted_subjects: Vec<Nkey<User>>,
+}
+
+/// What a renewal came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Renewal {
+    /// All five are healthy and nothing is owed: nothing was asked.
+    Skipped,
+    /// All five were taken; the first of them ends then.
+    Adopted(UnixMillis),
+}
+
+/// What is told while renewals run by themselves.
+#[derive(Debug)]
+pub enum Told<'a> {
+    /// All five were taken.
+    Adopted(UnixMillis),
+    /// A renewal failed; it is tried again.
+    Owing(&'a Debt),
+    /// Another start of this manager has taken over, or its registration has ended: nothing is renewed any more.
+    Superseded(&'a Debt),
+}
+
+struct Held {
+    creds: RenewableCreds,
+    life: Mutex<Life>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Life {
+    from: UnixMillis,
+    to: UnixMillis,
+}
+
+/// The five standing credentials of one incarnation.
+pub struct Standing {
+    authority: HostAuthority,
+    servers: String,
+    current: Current,
+    held: BTreeMap<StandingRole, Held>,
+    clock: Arc<dyn Clock>,
+    debt_file: PathBuf,
+    debt: Mutex<Option<Debt>>,
+    pushed_to: Mutex<Vec<Connection>>,
+    /// One renewal at a time.
+    turn: tokio::sync::Mutex<()>,
+    stopping: CancellationToken,
+}
+
+/// What the first five are made of.
+pub struct First<'a> {
+    /// Of `prepare`.
+    pub prepared: &'a Material,
+    /// Of `activate`.
+    pub activated: &'a Material,
+}
+
+// === deciding =================================================================================================
+
+/// When a credential is to be renewed: half-way, less up to a tenth of its life by chance.
+fn due(life: Life, chance: u8) -> UnixMillis {
+    let span = life.to.since(life.from);
+    let early = span.saturating_mul(JITTER).saturating_mul(u64::from(chance)) / (256 * 255);
+    UnixMillis((life.from.0 + span / 2).saturating_sub(early))
+}
+
+/// How long to wait before the next try of a renewal that is owed.
+fn pause(left: u64) -> Duration {
+    Duration::from_millis(left / 4).clamp(RETRY.0, RETRY.1)
+}
+
+/// Whether the host may have issued something, although nothing of it came.
+const fn may_have_issued(kind: RefusalKind) -> bool {
+    matches!(kind, RefusalKind::Unreachable | RefusalKind::Failed | RefusalKind::Busy | RefusalKind::Garbled)
+}
+
+// === driving ==================================================================================================
+
+impl Standing {
+    /// Holds the first five. Refuses material that lacks one of them.
+    pub fn new(
+        authority: HostAuthority,
+        servers: &str,
+        root: &Root,
+        current: Current,
+        first: &First<'_>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, RemoteError> {
+        let mut held = BTreeMap::new();
+        for role in StandingRole::ALL {
+            let seed = authority.identity().seed(role);
+            let member = Member::Standing(role);
+            let (creds, issued) = first
+                .prepared
+                .creds(member, seed)
+                .or_else(|| first.activated.creds(member, seed))
+                .ok_or_else(|| RemoteError::State(format!("no {} credential was issued", role.as_str())))?;
+            let life = Mutex::new(life(issued));
+            held.insert(role, Held { creds: RenewableCreds::new(creds), life });
+        }
+        Ok(Self {
+            servers: servers.to_owned(),
+            debt_file: debt_file(root, authority.identity().space()),
+            authority,
+            current,
+            held,
+            clock,
+            debt: Mutex::new(None),
+            pushed_to: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            stopping: CancellationToken::new(),
+        })
+    }
+
+    /// The registration that they stand on.
+    pub fn current(&self) -> &Current {
+        &self.current
+    }
+
+    /// The credential of a role, renewed in place.
+    pub fn creds(&self, role: StandingRole) -> Option<RenewableCreds> {
+        self.held.get(&role).map(|held| held.creds.clone())
+    }
+
+    /// A renewal is pushed to this connection too.
+    pub fn push_to(&self, connection: &Connection) {
+        self.pushed_to.lock().push(connection.clone());
+    }
+
+    /// What is owed.
+    pub fn debt(&self) -> Option<Debt> {
+        self.debt.lock().clone()
+    }
+
+    /// When the first of the five ends.
+    pub fn ends_at(&self) -> UnixMillis {
+        self.lives().map(|life| life.to).min().unwrap_or(UnixMillis(0))
+    }
+
+    /// No renewal is taken from here on.
+    pub fn stop(&self) {
+        self.stopping.cancel();
+    }
+
+    fn lives(&self) -> impl Iterator<Item = Life> {
+        self.held.values().map(|held| *held.life.lock())
+    }
+
+    /// When the first of the five is half-way, less its chance.
+    fn due_at(&self) -> UnixMillis {
+        let mut chance = [0u8; 1];
+        self.authority.entropy().fill(&mut chance);
+        self.lives().map(|life| due(life, chance[0])).min().unwrap_or(UnixMillis(0))
+    }
+
+    /// Renews all five, unless all are healthy and nothing is owed. A failure is recorded as debt, and keeps all five.
+    pub async fn renew(&self) -> Result<Renewal, RemoteError> {
+        let _turn = self.turn.lock().await;
+        if self.debt.lock().is_none() && self.clock.now_millis() < self.due_at() {
+            return Ok(Renewal::Skipped);
+        }
+        self.renew_now().await
+    }
+
+    /// The same without asking whether it is time.
+    pub async fn renew_early(&self) -> Result<Renewal, RemoteError> {
+        let _turn = self.turn.lock().await;
+        self.renew_now().await
+    }
+
+    async fn renew_now(&self) -> Result<Renewal, RemoteError> {
+        match self.adopt().await {
+            Ok(ends_at) => {
+                self.paid()?;
+                Ok(Renewal::Adopted(ends_at))
+            }
+            Err((why, unadopted_subjects)) => {
+                let debt = Debt {
+                    at: self.clock.now_millis(),
+                    process_epoch: self.current.epoch,
+                    reason: why.to_string(),
+                    unadopted_subjects,
+                };
+                self.owe(debt);
+                Err(why)
+            }
+        }
+    }
+
+    fn every_key(&self) -> Vec<Nkey<User>> {
+        self.held.values().map(|held| held.creds.user().clone()).collect()
+    }
+
+    /// Asks, proves and takes all five.
+    async fn adopt(&self) -> Result<UnixMillis, (RemoteError, Vec<Nkey<User>>)> {
+        let material = self.authority.standing_bundle(&self.current).await.map_err(|why| {
+            let subjects = match &why {
+                RemoteError::Host(refusal) if !may_have_issued(refusal.kind) => Vec::new(),
+                _ => self.every_key(),
+            };
+            (why, subjects)
+        })?;
+        let keys = || self.every_key();
+        let mut fresh = Vec::with_capacity(self.held.len());
+        for (role, held) in &self.held {
+            let seed = self.authority.identity().seed(*role);
+            let (creds, issued) = material.creds(Member::Standing(*role), seed).ok_or_else(|| {
+                (RemoteError::State(format!("no {} credential came", role.as_str())), keys())
+            })?;
+            fresh.push((held, creds, life(issued)));
+        }
+        // Each proved by one connect; nothing of it stays open.
+        let prober = CredsConnector::new(&self.servers, Custody::new());
+        let space = self.authority.identity().space();
+        for (_, creds, _) in &fresh {
+            prove(&prober, space, creds).await.map_err(|why| (why.into(), keys()))?;
+        }
+        if self.stopping.is_cancelled() {
+            return Err((RemoteError::State("this manager is stopping".into()), keys()));
+        }
+        for (held, creds, life) in &fresh {
+            // Each is of the key that is held: the seed is the same one.
+            held.creds.renew(creds).map_err(|why| (why.into(), keys()))?;
+            *held.life.lock() = *life;
+        }
+        self.pushed_to.lock().iter().for_each(Connection::redial);
+        Ok(material.expires_at)
+    }
+
+    /// Writes a debt down. That it cannot be written is told, and stops nothing: it is held here too.
+    fn owe(&self, debt: Debt) {
+        let written = serde_json::to_vec_pretty(&debt)
+            .map_err(std::io::Error::other)
+            .and_then(|bytes| file::write_atomic(&self.debt_file, &bytes));
+        if let Err(error) = written {
+            tracing::warn!(%error, "standing renewal: the debt cannot be written down");
+        }
+        *self.debt.lock() = Some(debt);
+    }
+
+    fn paid(&self) -> Result<(), RemoteError> {
+        *self.debt.lock() = None;
+        file::remove_if_present(&self.debt_file)?;
+        Ok(())
+    }
+
+    /// Renews by itself until `stop`, or until another start has taken over.
+    pub async fn run(&self, stop: &CancellationToken, tell: impl Fn(Told<'_>) + Send + Sync) {
+        loop {
+            let now = self.clock.now_millis();
+            let wait = if self.debt.lock().is_some() {
+                pause(self.ends_at().since(now))
+            } else {
+                Duration::from_millis(self.due_at().since(now))
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.stopping.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+            match self.renew_early().await {
+                Ok(Renewal::Adopted(ends_at)) => tell(Told::Adopted(ends_at)),
+                Ok(Renewal::Skipped) => {}
+                Err(why) => {
+                    let Some(debt) = self.debt() else { continue };
+                    if why.is_superseded() {
+                        tell(Told::Superseded(&debt));
+                        return;
+                    }
+                    tell(Told::Owing(&debt));
+                }
+            }
+        }
+    }
+}
+
+/// Where a debt of a space is written down on a root.
+pub fn debt_file(root: &Root, space: &Space) -> PathBuf {
+    root.cotal_dir().join(format!("remote-manager.{}.debt.json", space_key(space)))
+}
+
+/// A registration anew settles what an earlier incarnation owed: it revokes the whole credential family.
+pub fn settle(root: &Root, space: &Space) -> std::io::Result<bool> {
+    file::remove_if_present(&debt_file(root, space))
+}
+
+/// One connect with a credential: the broker takes it, or it is not taken here.
+async fn prove(prober: &CredsConnector, space: &Space, creds: &Creds) -> Result<(), EpError> {
+    let connection = prober.open_once(super::label("manager-probe", space), creds, None).await?;
+    connection.close().await
+}
+
+fn life(issued: &Issued) -> Life {
+    Life { from: issued.iat.to_millis(), to: issued.exp.to_millis() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(from: u64, to: u64) -> Life {
+        Life { from: UnixMillis(from), to: UnixMillis(to) }
+    }
+
+    #[test]
+    fn a_credential_is_due_half_way_and_by_chance_a_tenth_of_its_life_earlier() {
+        assert_eq!(due(of(1_000_000, 1_005_000), 0), UnixMillis(1_002_500));
+        let earliest = due(of(1_000_000, 1_005_000), 255);
+        assert!((1_001_980..=1_002_000).contains(&earliest.0), "{earliest:?}");
+        for chance in 0..=255 {
+            let at = due(of(0, 86_400_000), chance).0;
+            assert!((34_000_000..=43_200_000).contains(&at), "{chance}: {at}");
+        }
+        assert_eq!(due(of(5, 5), 255), UnixMillis(5), "one that has no life is due at once");
+    }
+
+    #[test]
+    fn what_is_owed_is_tried_again_sooner_the_less_is_left_and_never_without_a_pause() {
+        assert_eq!(pause(0), RETRY.0);
+        assert_eq!(pause(2_000), Duration::from_millis(500));
+        assert_eq!(pause(u64::MAX), RETRY.1);
+    }
+
+    #[test]
+    fn only_an_answer_that_may_have_been_lost_leaves_credentials_that_nobody_holds() {
+        for kind in [RefusalKind::Unreachable, RefusalKind::Failed, RefusalKind::Busy, RefusalKind::Garbled] {
+            assert!(may_have_issued(kind));
+        }
+        for kind in
+            [RefusalKind::NoProof, RefusalKind::Unsendable, RefusalKind::Denied, RefusalKind::Conflict]
+        {
+            assert!(!may_have_issued(kind));
+        }
+    }
+}
