@@ -230,7 +230,7 @@ impl Check<'_> {
                 for agent in &left {
                     active.retire(agent).await?;
                 }
-                Ok(())
+                Ok::<(), RemoteError>(())
             };
             self.step("retire-left", retire, |()| vec![("agents", many.to_string())]).await?;
         }
@@ -332,7 +332,7 @@ impl Check<'_> {
                 let mut owed = 0u32;
                 loop {
                     match heard.recv().await {
-                        Some(Ok(until)) => return Ok((until, owed)),
+                        Some(Ok(until)) => return Ok::<_, RemoteError>((until, owed)),
                         Some(Err((false, _))) => owed += 1,
                         Some(Err((true, reason))) => return Err(RemoteError::State(reason)),
                         None => return Err(RemoteError::State("the renewal ended".into())),
