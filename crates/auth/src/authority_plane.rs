@@ -8,7 +8,7 @@ use std::{
 };
 
 use cotal_authority::{
-    Plane, PlaneInputs,
+    NoLocalManager, Plane, PlaneInputs,
     plane::{CLAIM_PATIENCE, PlaneIdentity},
 };
 use cotal_broker::{Connector, Custody, Servers, custody::Owned};
@@ -21,6 +21,7 @@ use cotal_workspace::instance_identity::InstanceIdentity;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
+    callers::LiveCallers,
     composition::{Composition, CompositionRequest, InteractiveManagerSelection},
     context::{NATIVE_ISSUANCE_PRUNE, StartError},
     hosted::{check_prune, check_servers},
@@ -213,6 +214,12 @@ impl AuthAuthorityPlane {
     /// the plane is fenced or closes.
     pub fn plane(&self) -> &Arc<Plane> {
         &self.plane
+    }
+
+    /// Redeems sessions over the plane's connect reader: what a bridge asks for the `session-caller` view. No manager runs on
+    /// this host.
+    pub fn callers(&self) -> LiveCallers {
+        LiveCallers::new(Arc::clone(self.plane.reader()), Arc::new(NoLocalManager))
     }
 
     /// Lifetime of the standing renewable credentials, in seconds.

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use cotal_authority::{
-    Plane, PlaneInputs,
+    NoLocalManager, Plane, PlaneInputs,
     issued::IssuerSession,
     plane::{CLAIM_PATIENCE, PlaneIdentity},
 };
@@ -27,6 +27,7 @@ use cotal_workspace::{
 use crate::{
     authority::{ConnectCredentials, ExchangeAuthority},
     bridge::{BridgeConfigError, IdpBridgeParts, PinnedIdp, create_idp_bridge, pinned_jwks_resolver},
+    callers::LiveCallers,
     capability::Capability,
     composition::{Composition, CompositionError},
     handle::{AuthService, HandleParts},
@@ -46,7 +47,7 @@ use crate::{
     past_note::PastNote,
     platform::Platform,
     public_face::PublicFace,
-    sessions::NoSessions,
+    sessions::SessionDirectory,
     user_tokens::create_user_token_issuer,
 };
 
@@ -301,6 +302,14 @@ async fn open(
         .map_err(StartError::Callout)?;
     opened.connection = Some(connection.clone());
     let (log, stderr) = log_or_stderr(inputs.callout_log.clone());
+    // It dials at the first connect that must be issued something.
+    let issuer = IssuerSession::new(
+        connector.clone(),
+        Arc::clone(&inputs.entropy),
+        inputs.composition.issuer_ttl_secs,
+    )
+    .map_err(StartError::Callout)?;
+    let live = LiveCallers::new(Arc::clone(plane.reader()), Arc::new(NoLocalManager));
     inputs.threshold.cross()?;
     let callout = Callout::start(
         connection.clone(),
@@ -312,6 +321,7 @@ async fn open(
             ledger: ledger.clone(),
             reader: Arc::clone(plane.reader()),
             issuance: Arc::clone(plane.issuance()),
+            callers: live.with_issuer(issuer.clone()),
             limiter: Arc::clone(&limiter),
             limits: inputs.callout_limits,
             crowd: inputs.crowd.clone(),
@@ -326,12 +336,6 @@ async fn open(
     let callout = Arc::new(callout);
     opened.callout = Some(Arc::clone(&callout));
 
-    let issuer = IssuerSession::new(
-        connector.clone(),
-        Arc::clone(&inputs.entropy),
-        inputs.composition.issuer_ttl_secs,
-    )
-    .map_err(StartError::Callout)?;
     let manager = ManagerAuthority::new(PartsInputs {
         space: inputs.space.clone(),
         data_account: material.data_account.clone(),
@@ -350,7 +354,8 @@ async fn open(
         ledger: ledger.clone(),
         data_account: material.data_account.account.clone(),
     };
-    let service = Arc::new(compose(&inputs, &material, ledger, credentials, limiter, manager.clone())?);
+    let service =
+        Arc::new(compose(&inputs, &material, ledger, credentials, Arc::new(live), limiter, manager.clone())?);
     let cap = Capability::mint(&*inputs.entropy);
     let face = Arc::new(Face::loopback(Arc::clone(&service), cap.clone(), doors));
     let loopback = Listener::bind(inputs.port, face, Seats::of_process())
@@ -421,6 +426,7 @@ fn compose(
     material: &Material,
     ledger: Ledger,
     credentials: Arc<dyn ConnectCredentials>,
+    sessions: Arc<dyn SessionDirectory>,
     limiter: Arc<Limiter>,
     manager: ManagerAuthority,
 ) -> Result<Service, StartError> {
@@ -434,7 +440,7 @@ fn compose(
         space_secret: material.owner_secret.clone(),
         issuer: issuer.clone(),
         hooks: Arc::new(authority.clone()),
-        sessions: Arc::new(NoSessions),
+        sessions,
         clock: Arc::clone(clock),
     })?;
     Ok(Service {

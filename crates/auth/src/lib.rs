@@ -14,6 +14,7 @@
 mod authority;
 mod authority_plane;
 pub mod bridge;
+pub mod callers;
 mod capability;
 mod composition;
 mod context;
@@ -52,6 +53,7 @@ pub use http::exchange::fuzzing;
 pub use authority::ConnectCredentials;
 pub use authority_plane::{AuthAuthorityPlane, OpenAuthAuthorityPlaneOptions, open_auth_authority_plane};
 pub use bridge::{create_idp_bridge, pinned_jwks_resolver};
+pub use callers::LiveCallers;
 pub use capability::Capability;
 pub use composition::{CompositionError, InteractiveManagerSelection, STANDING_RENEWABLE_TTL};
 pub use context::{CalloutLog, StartError};

@@ -1,5 +1,5 @@
 //! Redeemed sessions: whether a principal holds the session that it asks a `session-caller` bearer for
-//! (contract 05 §4.5, §13).
+//! (contract 05 §4.5, §13). The service's own directory is [`crate::LiveCallers`].
 
 use std::fmt;
 
@@ -61,7 +61,7 @@ pub trait SessionDirectory: Send + Sync {
     ) -> Result<SessionClaim, EpError>;
 }
 
-/// The directory of a space whose service keeps no sessions yet: nobody holds one.
+/// The directory of a bridge without an authority plane behind it: nobody holds a session.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoSessions;
 

@@ -7,12 +7,16 @@
     reason = "a test that meets what it does not expect has failed"
 )]
 
+mod manager_rows;
 mod stage;
 
 use cotal_auth::{AuthServiceArgs, End, Readiness, StartError, start_auth_service};
+use cotal_trust::system::SystemClock;
+use cotal_wire::{Actor, Clock, LifecycleUid, SessionId};
 use serde_json::json;
 
-use stage::{AT_LAST, Daemon, Stage, error_of, root_credential, run_until_told};
+use manager_rows::{Rows, Session};
+use stage::{AT_LAST, Daemon, Stage, claims_of, error_of, root_credential, run_until_told};
 
 #[tokio::test]
 async fn a_person_exchanges_connects_within_the_grant_and_is_refused_after_a_revoke() {
@@ -36,6 +40,92 @@ async fn a_person_exchanges_connects_within_the_grant_and_is_refused_after_a_rev
     stage.revoke_human("alice", "cli");
     let (status, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
     assert_eq!(status, 401, "{answer}");
+    stage.refused(Some(bearer)).await;
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_is_redeemed_at_the_exchange_and_again_at_each_connect() {
+    let stage = Stage::start().await;
+    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
+    stage.grant_human("alice", "cli", &[], &["general"]);
+    let rows = Rows::of(&stage).await;
+    let owner = stage.owner_of("alice");
+    let manager = rows.register(&owner, 2).await;
+    let row = stage.ledger.read_interactive(&owner, &Actor::parse("cli").unwrap()).unwrap().unwrap();
+    let session = Session {
+        id: SessionId::parse(&"s".repeat(43)).unwrap(),
+        principal: format!("{owner}.cli"),
+        uid: LifecycleUid::parse(row.lifecycle_uid.as_deref().unwrap()).unwrap(),
+        exp: SystemClock.now_millis().plus(3_600_500),
+    };
+    let ask = |sig: &str, epoch: u64| {
+        let mut body = stage.human("alice", "cli");
+        body["view"] = json!("session-caller");
+        body["sessionGrant"] = json!({
+            "v": 1, "endpoint": "manager", "sessionId": session.id, "sig": sig,
+            "serving": {"instanceId": manager.instance, "epoch": epoch},
+        });
+        body
+    };
+    let refused = async |body, why: &str| {
+        let (status, answer) = daemon.exchange(&body).await;
+        assert_eq!((status, &answer["error"]), (401, &json!(format!("session redemption refused: {why}"))));
+    };
+    refused(ask("the-signature", 2), "there is no such session").await;
+    rows.session(&session, &manager, "active").await;
+    refused(ask("another", 3), "the grant is not the one that opened the session").await;
+    refused(ask("the-signature", 3), "another epoch serves the session").await;
+
+    let (status, answer) = daemon.exchange(&ask("the-signature", 2)).await;
+    assert_eq!(status, 200, "{answer}");
+    let bearer = answer["token"].as_str().unwrap().to_owned();
+    let claim =
+        json!({"endpoint": "manager", "sessionId": session.id, "epoch": 2, "exp": session.exp.to_secs()});
+    assert_eq!(claims_of(&bearer)["act"]["session"], claim);
+    let mut client = stage.connected(&bearer).await;
+    let rail = |end: &str| format!("cotal.demo.eps.manager.{}.2.{end}", session.id);
+    client.try_publish(&rail("in"), b"").await.expect("the session's own rail");
+    client.try_subscribe(&rail("out"), None).await.expect("the session's own rail");
+    client.try_publish(&rail("out"), b"").await.expect_err("the serving side's");
+    client.try_publish(&format!("cotal.demo.chat.{owner}.cli.general"), b"").await.expect_err("no channel");
+
+    // Its manager registers again: the bearer that was signed before is worth nothing.
+    rows.open_gate(&manager, 3).await;
+    stage.refused(Some(&bearer)).await;
+    refused(ask("the-signature", 2), "the manager that serves the session is not registered").await;
+    rows.open_gate(&manager, 2).await;
+    stage.connected(&bearer).await;
+    rows.session(&session, &manager, "closed").await;
+    stage.refused(Some(&bearer)).await;
+    refused(ask("the-signature", 2), "the session is not active").await;
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_transfer_writer_exchanges_connects_and_writes_one_object() {
+    let stage = Stage::start().await;
+    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
+    stage.grant_human("alice", "cli", &["admin"], &["general"]);
+    let (instance, hex) = ("i".repeat(26), "ab".repeat(32));
+    let mut body = stage.human("alice", "cli");
+    body["view"] = json!("transfer-writer");
+    body["ttlSec"] = json!(900);
+    body["transferWriter"] = json!({"instanceId": instance, "hex": hex});
+    let (status, answer) = daemon.exchange(&body).await;
+    assert_eq!(status, 200, "{answer}");
+    let bearer = answer["token"].as_str().unwrap();
+    let claims = claims_of(bearer);
+    assert_eq!(claims["act"]["transferWriter"], body["transferWriter"]);
+    assert!(claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap() <= 300);
+    let mut client = stage.connected(bearer).await;
+    let chunk = |hex: &str| format!("$O.cotal_xfer_demo_{instance}.C.{hex}");
+    client.try_publish(&chunk(&hex), b"x").await.expect("its own object");
+    client.try_publish(&chunk(&"cd".repeat(32)), b"x").await.expect_err("another object");
+    // Narrowed away, the capability is gone from the next exchange and from the next connect.
+    stage.revoke_human("alice", "cli");
+    stage.grant_human("alice", "cli", &[], &["general"]);
+    assert_eq!(daemon.exchange(&body).await.0, 401);
     stage.refused(Some(bearer)).await;
     daemon.stop().await.unwrap();
 }

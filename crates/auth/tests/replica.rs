@@ -8,6 +8,7 @@
     reason = "a test that meets what it does not expect has failed"
 )]
 
+mod manager_rows;
 mod stage;
 mod tap;
 
@@ -25,18 +26,23 @@ use cotal_testkit::{
     spaces::TestSpaces,
 };
 use cotal_trust::{
+    bearer::{self, BearerGrant},
     bundle::SpaceAccount,
     idp::http_client,
     system::{SystemClock, SystemEntropy},
 };
 use cotal_wire::{
-    Actor, ConnId, EpCode, LifecycleUid, Names, Permissions, Rules, Space, UnixMillis, grants::infra,
-    names::SERVICE_ADMISSION_KEY, rows::ServiceAdmission,
+    Actor, Clock, ConnId, CredentialId, EpCode, LifecycleUid, Names, Permissions, Rules, Space, UnixMillis,
+    View,
+    grants::{infra, issued},
+    names::SERVICE_ADMISSION_KEY,
+    rows::ServiceAdmission,
 };
 use cotal_workspace::{material::Discovery, root::Root};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use manager_rows::Rows;
 use stage::{AT_LAST, Daemon, Stage, claims_of, error_of, options_announcing};
 use tap::Tap;
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -297,6 +303,8 @@ async fn the_broker_grants_of_a_replica_are_these_and_the_broker_denies_it_every
         "$JS.API.CONSUMER.CREATE.KV_cotal_auth_demo.x",
         "$JS.API.CONSUMER.CREATE.KV_cotal_records_demo.x",
         "$JS.API.STREAM.MSG.GET.KV_cotal_issued_demo",
+        "$JS.API.STREAM.MSG.DELETE.KV_cotal_sessions_demo",
+        "$KV.cotal_sessions_demo.session.x",
         "$JS.API.STREAM.NAMES",
         "$KV.cotal_auth_demo.gate.x",
         "$KV.cotal_auth_demo.cred.x.y",
@@ -315,7 +323,111 @@ async fn the_broker_grants_of_a_replica_are_these_and_the_broker_denies_it_every
         denied(&reader, subject).await;
     }
     denied(&store, "$JS.API.STREAM.MSG.GET.KV_cotal_records_demo").await;
+    denied(&store, "$JS.API.STREAM.MSG.GET.KV_cotal_sessions_demo").await;
     denied(&reader, "$KV.cotal_auth_demo.natkey.U").await;
+}
+
+/// A `manager-caller` bearer of alice, bound to this manager, with the root credential of her other bearer.
+fn bound_to(stage: &Stage, manager: &manager_rows::Manager, bearer: &str) -> String {
+    let act = &claims_of(bearer)["act"];
+    let text = |name: &str| act[name].as_str().unwrap();
+    let scope: Vec<String> = serde_json::from_value(act["scope"].clone()).unwrap();
+    let grant = BearerGrant {
+        owner: stage.owner_of("alice"),
+        actor: Actor::parse("cli").unwrap(),
+        scope: Some(scope),
+        parent: None,
+        lifecycle_uid: LifecycleUid::parse(text("lifecycleUid")).unwrap(),
+        credential_id: CredentialId::parse(text("credentialId")).unwrap(),
+        view: Some(View::ManagerCaller),
+        manager_instance_id: Some(manager.instance.clone()),
+        session: None,
+        transfer_writer: None,
+        ttl_secs: None,
+        not_after: None,
+    };
+    let issuer = &stage.space.material.issuer;
+    bearer::mint(issuer, &stage.space.space, &grant, SystemClock.now_secs()).unwrap().token.to_string()
+}
+
+#[tokio::test]
+async fn a_replica_issues_over_a_session_of_its_own_and_only_once_a_connect_needs_it() {
+    let stage = Stage::start().await;
+    stage.grant_human("alice", "cli", &["spawn"], &["general"]);
+    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
+    let (_, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
+    let plain = answer["token"].as_str().unwrap().to_owned();
+    daemon.stop().await.unwrap();
+    let rows = Rows::of(&stage).await;
+    let manager = rows.register(&stage.owner_of("alice"), 0).await;
+    let bound = bound_to(&stage, &manager, &plain);
+
+    let tap = Tap::start(stage.space.server.port()).await;
+    let replica = CalloutReplica::start(stage.replica_inputs_dialling(&tap.url())).await.unwrap();
+    stage.connected(&plain).await;
+    let issuers = || {
+        let all = replica.connections().into_iter();
+        all.filter(|owned| owned.label == "cotal:issuer:demo").map(|owned| owned.ended).collect::<Vec<_>>()
+    };
+    assert!(issuers().is_empty(), "a plain connect needs none");
+    tap.presented();
+    for _ in 0..2 {
+        stage.connected(&bound).await;
+    }
+    let issued = rows.bucket("issued").keys("v1.>").await.unwrap();
+    assert_eq!(issued.len(), 1, "issued once, confirmed after: {issued:?}");
+    assert_eq!(rows.bucket("accepted").keys(">").await.unwrap().len(), 1);
+
+    assert_eq!(issuers(), [false], "one session for both");
+    let signed = tap.presented();
+    let [session] = &signed[..] else { panic!("{} connections were dialled", signed.len()) };
+    let claims = claims_of(&session.jwt);
+    let conn = ConnId::parse(claims["sub"].as_str().unwrap()).unwrap();
+    let token = stage.space.space.token();
+    let expected = issued::issuer_session(&token, &conn);
+    assert_eq!(claims["nats"]["pub"], json!({"allow": expected.publish.allow}));
+    assert_eq!(claims["nats"]["sub"], json!({"allow": expected.subscribe.allow}));
+    assert!(claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap() <= 300);
+    let connector = connector(&stage, &stage.space.server.url());
+    let issuer = connector
+        .open("cotal:issuer:demo".into(), &|inbox| issued::issuer_session(&token, inbox), Lifetime::Renewing)
+        .await
+        .unwrap();
+    for subject in [
+        "$KV.cotal_auth_demo.gate.x",
+        "$KV.cotal_auth_demo.natkey.U",
+        "$KV.cotal_records_demo.lifecycle.o.a",
+        "$KV.cotal_sessions_demo.session.x",
+        "$JS.API.STREAM.MSG.GET.KV_cotal_records_demo",
+        "$JS.API.STREAM.MSG.GET.KV_cotal_sessions_demo",
+        "$JS.API.STREAM.DELETE.KV_cotal_issued_demo",
+        "$JS.API.STREAM.PURGE.KV_cotal_issued_demo",
+        "$JS.API.STREAM.UPDATE.KV_cotal_accepted_demo",
+        "cotal.demo.chat.local.x.general",
+    ] {
+        let answer = issuer.request(subject, &[], Bytes::new(), AT_LAST).await;
+        assert_eq!(
+            answer.map(|_| ()).map_err(|error| error.code),
+            Err(EpCode::PermissionDenied),
+            "{subject}"
+        );
+    }
+
+    // Lost, it ends nothing: the next connect that needs one dials anew.
+    tap.cut("cotal:issuer:demo");
+    soon(async {
+        while issuers() != [true] {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    tap.heal();
+    stage.connected(&bound).await;
+    stage.connected(&plain).await;
+    assert_eq!(issuers(), [true, false]);
+    assert_eq!(futures::FutureExt::now_or_never(replica.ended()), None);
+    replica.close().await.unwrap();
+    assert!(replica.connections().iter().all(|owned| owned.ended));
 }
 
 /// The JWT of the space's callout user.

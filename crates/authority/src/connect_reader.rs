@@ -15,9 +15,9 @@ use std::{
     time::Duration,
 };
 
-use cotal_broker::{Connection, ConnectionState, Connector, Lifetime};
+use cotal_broker::{Connection, ConnectionState, Connector, Lifetime, kv::Bucket, shape};
 use cotal_wire::{
-    BearerClaims, Clock, CredentialId, EpCode, EpError, InfraRole, LifecycleUid, Principal, Space,
+    BearerClaims, Clock, CredentialId, EpCode, EpError, InfraRole, LifecycleUid, Names, Principal, Space,
     UnixMillis,
     grants::infra,
     rows::{CredentialRow, CredentialState, HeadState, LifecycleHead},
@@ -48,7 +48,7 @@ const GAP: Duration = Duration::from_secs(1);
 /// must not be cut together ever after.
 const SOONER_SECS: u64 = 7;
 /// How often one connect is decided, when the connection it was decided over was lost meanwhile.
-const DECISIONS: usize = 2;
+pub(crate) const DECISIONS: usize = 2;
 
 /// Reads the stores for every connect, and refuses while they are not proved.
 pub struct ConnectReader {
@@ -56,11 +56,17 @@ pub struct ConnectReader {
     state: watch::Receiver<ConnectionState>,
     stores: AuthorityStores,
     proof: watch::Receiver<Proof>,
+    /// The connect on which the sessions store was proved, if it was ever asked for.
+    sessions_proved: Mutex<Option<u64>>,
     closed: AtomicBool,
     fence: Arc<Fence>,
     clock: Arc<dyn Clock>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
 }
+
+/// The connect that the stores were proved on. What was read over them counts while it [still holds](ConnectReader::holds).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProvedOn(u64);
 
 /// What is known of the stores, and on which connect of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +96,7 @@ fn denied(why: &str) -> EpError {
     EpError::permission_denied(format!("connect: {why}"))
 }
 
-fn unproved() -> EpError {
+pub(crate) fn unproved() -> EpError {
     EpError::unavailable("connect: the authority stores are not proved on this connection; retry")
 }
 
@@ -176,6 +182,7 @@ impl ConnectReader {
                     state,
                     stores,
                     proof,
+                    sessions_proved: Mutex::new(None),
                     closed: AtomicBool::new(false),
                     fence,
                     clock,
@@ -234,6 +241,37 @@ impl ConnectReader {
     pub async fn foresee(&self, principal: &Principal, uid: &LifecycleUid) -> Result<Foresight, EpError> {
         self.proved().await?;
         Ok(Foresight::look(&self.stores, principal, uid, self.clock.now_millis()).await)
+    }
+
+    /// Waits for the stores as [`Self::authorize_connect`] does, for whatever else is read at a connect.
+    pub(crate) async fn proved_on(&self) -> Result<ProvedOn, EpError> {
+        self.proved().await.map(ProvedOn)
+    }
+
+    /// Whether what was read since then was read over stores that are proved: a reconnect in between may have carried a
+    /// read to a server whose stores nobody has proved.
+    pub(crate) fn holds(&self, on: ProvedOn) -> Result<bool, EpError> {
+        Ok(self.standing()? == Standing::Proved(on.0))
+    }
+
+    pub(crate) fn stores(&self) -> &AuthorityStores {
+        &self.stores
+    }
+
+    pub(crate) fn now_millis(&self) -> UnixMillis {
+        self.clock.now_millis()
+    }
+
+    /// The sessions store, proved on this connect. It is proved when a session is first asked for, because a space in
+    /// which no manager ever served one need not have it.
+    pub(crate) async fn sessions(&self, on: ProvedOn) -> Result<Bucket, EpError> {
+        let sessions =
+            Bucket::new(&self.connection, &Names::new(&self.stores.space().token()).sessions_bucket());
+        if *self.sessions_proved.lock() != Some(on.0) {
+            shape::prove_authority_store(&self.connection, sessions.name(), true).await?;
+            *self.sessions_proved.lock() = Some(on.0);
+        }
+        Ok(sessions)
     }
 
     /// Whether the stores are proved on the current connection.

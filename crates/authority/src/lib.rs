@@ -6,7 +6,7 @@
 //!
 //! Some of it the auth service itself never calls: it is for a host that embeds the plane or serves endpoints beside it.
 //! These are [`Plane::take_over`] and [`Plane::revoke_handle`], [`activation::activate_fresh`], [`deprovision`],
-//! the user-caller issuance of [`issued`], and of [`registration`] serve grants, sibling issuance and reconciliation.
+//! and of [`registration`] serve grants, sibling issuance and reconciliation.
 
 pub mod activation;
 pub mod agent_durables;
@@ -35,6 +35,7 @@ mod issuance_memory;
 pub mod issued;
 pub mod managed_agents;
 pub mod manager;
+pub mod manager_verdict;
 mod mint_step;
 pub mod past;
 pub mod plane;
@@ -51,6 +52,7 @@ pub mod root_credential;
 pub mod scanner;
 pub mod scanner_death;
 pub mod session_pairs;
+pub mod session_redemption;
 pub mod shared_sweeps;
 mod sharing;
 mod store;
@@ -61,6 +63,8 @@ pub mod turns;
 
 pub use connect_reader::ConnectReader;
 pub use issuance::{IssuanceLog, NatkeyRow};
+pub use manager_verdict::{LocalManager, ManagerVerdict, NoLocalManager, ReadLocalManager};
 pub use plane::{Plane, PlaneInputs};
 pub use replica::ReplicaStores;
+pub use session_redemption::Redemption;
 pub use stores::AuthorityStores;

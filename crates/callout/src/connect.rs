@@ -6,6 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use cotal_authority::issued::{IssuerSession, UserCaller};
 use cotal_broker::{Connection, Message};
 use cotal_ledger::LedgerError;
 use cotal_trust::{
@@ -14,19 +15,25 @@ use cotal_trust::{
     jwt::{self, CalloutOutcome, UserClaims, principal_tags},
     xkey::Sealer,
 };
-use cotal_wire::{ConnId, EpError, Permissions, UnixSecs, View};
+use cotal_wire::{ConnId, EpError, Permissions, UnixSecs, View, grants::Issued};
 use futures::future;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep_until, timeout},
+};
 
 use crate::{
     admission::{ANSWER_MARGIN, Waiting},
     denial::{Denial, GRANT_CHANGED},
     intake::{self, Dropped, Opened, SERVER_XKEY_HEADER},
     line::{Line, Note, Outcome},
-    permit::{self, PermitRefusal},
+    permit::{self, ManagerPermit, Permit, PermitRefusal, SessionPermit},
     progress::{Cancelled, Progress, Step},
     service::CalloutParts,
 };
+
+/// How long a connect waits for its turn to be issued authority, about as long as many issuances take.
+const ISSUING_PATIENCE: Duration = Duration::from_millis(500);
 
 /// What every request of one callout is answered from.
 pub(crate) struct Lane {
@@ -34,6 +41,17 @@ pub(crate) struct Lane {
     sealer: Sealer,
     connection: Connection,
     budget: Duration,
+    /// Half of the slots: stores that issue slowly must not stop the connects that need none of them.
+    issuing: Semaphore,
+}
+
+/// What a connect is signed.
+struct Granted {
+    permissions: Permissions,
+    /// When the user JWT expires.
+    exp: UnixSecs,
+    /// The pair that was issued to it, which is in its permissions.
+    issued: Option<Issued>,
 }
 
 /// A request on its way to a slot.
@@ -95,6 +113,12 @@ impl From<Denial> for Stopped {
     }
 }
 
+impl From<PermitRefusal> for Stopped {
+    fn from(refusal: PermitRefusal) -> Self {
+        Self::Denied(refusal.into())
+    }
+}
+
 impl From<Cancelled> for Stopped {
     fn from(Cancelled: Cancelled) -> Self {
         Self::Cancelled
@@ -104,11 +128,12 @@ impl From<Cancelled> for Stopped {
 impl Lane {
     pub(crate) fn new(parts: CalloutParts, connection: Connection, budget: Duration) -> Self {
         let sealer = Sealer::new(parts.callout.xkey.clone());
-        Self { parts, sealer, connection, budget }
+        let issuing = Semaphore::new((parts.limits.max_in_flight / 2).max(1));
+        Self { parts, sealer, connection, budget, issuing }
     }
 
     /// Answers a request that has a slot, and returns when its work has ended, which may be after the answer. Whether
-    /// that was a user.
+    /// that was a user whose row alone decided: how long those take is what slots are paced by.
     pub(crate) async fn serve(self: Arc<Self>, request: Waiting<Request>) -> bool {
         let (asked, bearer) = match request.request {
             Request::Sealed(message) => {
@@ -119,6 +144,9 @@ impl Lane {
             Request::Checked(checked) => (checked.asked, checked.bearer),
         };
         let deadline = asked.received + self.budget;
+        let asks = bearer
+            .as_ref()
+            .is_ok_and(|bearer| matches!(bearer.act.view, Some(View::SessionCaller | View::ManagerCaller)));
 
         let work = self.decide(&asked, bearer);
         tokio::pin!(work);
@@ -137,7 +165,7 @@ impl Lane {
             Ok(user_jwt) => {
                 asked.progress.turn(Step::Sign);
                 self.answer(&asked, CalloutOutcome::Allow(&user_jwt), Outcome::Minted).await;
-                return true;
+                return !asks;
             }
             Err(Stopped::Denied(denial)) => self.deny(&asked, &denial).await,
             Err(Stopped::Cancelled) => {}
@@ -226,11 +254,15 @@ impl Lane {
 
         progress.enter(Step::Policy)?;
         let nonce = ConnId::parse(&opened.name).map_err(|_| Denial::NoNonce)?;
-        let permissions = self.permit(&bearer, nonce.clone()).await?;
+        let granted = match self.permit(&bearer, nonce.clone()).await? {
+            Permit::Granted(permissions) => Granted { permissions, exp: bearer.exp, issued: None },
+            Permit::Session(session) => self.grant_session(&bearer, session).await?,
+            Permit::Manager(manager) => self.grant_manager(&bearer, &manager, &nonce, progress).await?,
+        };
 
         progress.enter(Step::Sign)?;
         let iat = self.parts.clock.now_secs();
-        if bearer.exp <= iat {
+        if bearer.exp <= iat || granted.exp <= iat {
             return Err(Denial::ExpiredWhileServed.into());
         }
         let principal = bearer.principal();
@@ -238,16 +270,16 @@ impl Lane {
             name: principal.name(),
             subject: opened.user.clone(),
             issuer_account: self.parts.data_account.account.clone(),
-            permissions,
+            permissions: granted.permissions,
             tags: principal_tags(&principal),
-            exp: Some(bearer.exp),
+            exp: Some(granted.exp),
         };
         let user_jwt = jwt::encode_user(&claims, &self.parts.data_account.signing, iat);
 
         progress.enter(Step::Ledger)?;
-        self.record(opened, &bearer, iat).await?;
+        self.record(opened, &bearer, iat, granted.exp).await?;
         progress.enter(Step::Ledger)?;
-        self.recheck(&bearer, nonce, &claims.permissions).await?;
+        self.recheck(&bearer, nonce, &claims.permissions, granted.issued.as_ref()).await?;
         progress.enter(Step::Sign)?;
         Ok(user_jwt)
     }
@@ -301,21 +333,94 @@ impl Lane {
             .map_err(|error: LedgerError| Denial::Ledger(error.to_string()))
     }
 
-    async fn permit(
-        self: &Arc<Self>,
-        bearer: &Arc<VerifiedBearer>,
-        nonce: ConnId,
-    ) -> Result<Permissions, Denial> {
+    async fn permit(self: &Arc<Self>, bearer: &Arc<VerifiedBearer>, nonce: ConnId) -> Result<Permit, Denial> {
         let (lane, bearer) = (Arc::clone(self), Arc::clone(bearer));
         blocking(move || {
             permit::build(&lane.parts.space, &bearer, nonce, |claims| lane.parts.ledger.resolve_acl(claims))
         })
         .await?
-        .map_err(|refusal| Denial::Permit(refusal.to_string()))
+        .map_err(Denial::from)
+    }
+
+    /// A session's rows, until the session ends: its row is read again, whatever the exchange saw (contract 04 §9).
+    async fn grant_session(
+        &self,
+        bearer: &VerifiedBearer,
+        SessionPermit { claim, permissions }: SessionPermit,
+    ) -> Result<Granted, PermitRefusal> {
+        let sessions = self.parts.callers.sessions.as_ref().ok_or(PermitRefusal::NoSessionVerifier)?;
+        let uid = bearer.act.lifecycle_uid.as_ref().ok_or(PermitRefusal::NoLifecycle)?;
+        let live = sessions.verify_session(&bearer.principal(), uid, &claim).await;
+        let live = live.map_err(|error| PermitRefusal::Session(error.message))?;
+        if live != claim {
+            return Err(PermitRefusal::SessionEndMoved);
+        }
+        Ok(Granted { permissions, exp: live.exp, issued: None })
+    }
+
+    /// One manager's rows, once it is known to serve the owner, with an issued pair for whoever gets one.
+    async fn grant_manager(
+        &self,
+        bearer: &VerifiedBearer,
+        permit: &ManagerPermit,
+        nonce: &ConnId,
+        progress: &Progress,
+    ) -> Result<Granted, Stopped> {
+        self.authorize_manager(bearer, permit).await?;
+        let exp = bearer.exp;
+        let Some(issuer) = self.parts.callers.issuer.as_ref().filter(|_| permit.is_issuable()) else {
+            let permissions = permit.permissions(None).map_err(PermitRefusal::from)?;
+            return Ok(Granted { permissions, exp, issued: None });
+        };
+        let (permissions, issued) = self.issue(issuer, bearer, permit, nonce, progress).await?;
+        Ok(Granted { permissions, exp, issued: Some(issued) })
+    }
+
+    async fn authorize_manager(
+        &self,
+        bearer: &VerifiedBearer,
+        permit: &ManagerPermit,
+    ) -> Result<(), PermitRefusal> {
+        let managers = self.parts.callers.managers.as_ref().ok_or(PermitRefusal::NoManagerAuthorizer)?;
+        let authorized = managers.authorize_manager_caller(&bearer.owner, permit.instance()).await;
+        authorized.map_err(|error| PermitRefusal::Manager(error.message))
+    }
+
+    /// Stages, releases and accepts what this nonce holds from now on, or confirms what it holds already (contract 03
+    /// §H.8). Whether or not the connect is answered in time, this runs to its end: the same nonce then finds it.
+    async fn issue(
+        &self,
+        issuer: &IssuerSession,
+        bearer: &VerifiedBearer,
+        permit: &ManagerPermit,
+        nonce: &ConnId,
+        progress: &Progress,
+    ) -> Result<(Permissions, Issued), Stopped> {
+        let Ok(Ok(_turn)) = timeout(ISSUING_PATIENCE, self.issuing.acquire()).await else {
+            return Err(PermitRefusal::TooManyIssuing.into());
+        };
+        progress.enter(Step::Policy)?;
+        let uid = bearer.act.lifecycle_uid.clone().ok_or(PermitRefusal::NoLifecycle)?;
+        let caller = UserCaller { principal: bearer.principal(), uid, conn_id: nonce.clone() };
+        let mut pair = None;
+        let minted = issuer.issue_user_caller(&caller, |issued| {
+            let permissions = permit.permissions(Some(&issued));
+            pair = Some(issued);
+            permissions.map_err(|error| EpError::internal(error.to_string()))
+        });
+        let minted = minted.await.map_err(|error| PermitRefusal::Issuer(error.message))?;
+        let pair = pair.ok_or(Denial::Internal)?;
+        Ok((minted, pair))
     }
 
     /// The issuance row, before the JWT leaves (contract 05 §8.4).
-    async fn record(&self, opened: &Opened, bearer: &VerifiedBearer, iat: UnixSecs) -> Result<(), Denial> {
+    async fn record(
+        &self,
+        opened: &Opened,
+        bearer: &VerifiedBearer,
+        iat: UnixSecs,
+        exp: UnixSecs,
+    ) -> Result<(), Denial> {
         let (Some(lifecycle_uid), Some(credential_id)) =
             (&bearer.act.lifecycle_uid, &bearer.act.credential_id)
         else {
@@ -330,7 +435,7 @@ impl Lane {
             credential_id: credential_id.clone(),
             view: bearer.act.view,
             iat,
-            exp: bearer.exp,
+            exp,
         };
         self.parts.issuance.record(&row).await.map_err(|error: EpError| Denial::Issuance(error.message))
     }
@@ -342,14 +447,39 @@ impl Lane {
         bearer: &Arc<VerifiedBearer>,
         nonce: ConnId,
         granted: &Permissions,
+        issued: Option<&Issued>,
     ) -> Result<(), Denial> {
-        let (now, credential) =
-            future::join(self.permit(bearer, nonce), self.parts.reader.authorize_connect(bearer)).await;
+        let (now, credential) = future::join(
+            self.permitted_now(bearer, nonce, issued),
+            self.parts.reader.authorize_connect(bearer),
+        )
+        .await;
         let now = now.map_err(|denial| Denial::Revoked(denial.to_string()))?;
         if now != *granted {
             return Err(Denial::Revoked(GRANT_CHANGED.to_owned()));
         }
         credential.map_err(|error| Denial::Revoked(error.message))
+    }
+
+    /// What is permitted now to a connect that was issued this pair: whoever was asked is asked again, and nothing is
+    /// issued.
+    async fn permitted_now(
+        self: &Arc<Self>,
+        bearer: &Arc<VerifiedBearer>,
+        nonce: ConnId,
+        issued: Option<&Issued>,
+    ) -> Result<Permissions, Denial> {
+        match self.permit(bearer, nonce).await? {
+            Permit::Granted(permissions) => Ok(permissions),
+            Permit::Session(session) => Ok(self.grant_session(bearer, session).await?.permissions),
+            Permit::Manager(manager) => {
+                self.authorize_manager(bearer, &manager).await?;
+                // Whoever may have no issued pair any more gets other permissions than were signed.
+                let issuer = self.parts.callers.issuer.is_some();
+                let issued = issued.filter(|_| manager.is_issuable() && issuer);
+                Ok(manager.permissions(issued).map_err(PermitRefusal::from)?)
+            }
+        }
     }
 
     async fn deny(&self, asked: &Asked, denial: &Denial) {

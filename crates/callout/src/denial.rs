@@ -3,6 +3,8 @@
 //! The client only ever sees `Authorization Violation`; the broker logs the text after `Auth callout service
 //! returned an error`, and the callout's own line repeats it as `reason`. No text carries a bearer or a secret.
 
+use crate::permit::PermitRefusal;
+
 /// The denial of a request that was not answered in time, and of one that was shed (contract 04 §8.7).
 pub const TIMEOUT: &str =
     "timeout: the auth callout could not answer inside the broker's authorization timeout";
@@ -60,6 +62,12 @@ pub enum Denial {
     /// A task of ours failed.
     #[error("{INTERNAL}")]
     Internal,
+}
+
+impl From<PermitRefusal> for Denial {
+    fn from(refusal: PermitRefusal) -> Self {
+        Self::Permit(refusal.to_string())
+    }
 }
 
 impl Denial {

@@ -1,13 +1,14 @@
 //! What a connect may do: the bearer narrowed by the actor's current row (contract 04 §9, 01 §6.11).
 //!
 //! The row only ever narrows: a capability counts when the bearer claims it AND the row still holds it, and channel
-//! lists come from the row alone. A view whose authority is decided elsewhere is refused here, as the contract has it
-//! for a callout without that verifier.
+//! lists come from the row alone. What a session or a manager decides is not decided here: such a [`Permit`] says whom to
+//! ask first, and gives its permissions only to whoever has.
 
-use cotal_ledger::{Acl, LedgerError};
+use cotal_ledger::{Acl, LedgerError, RowKind};
 use cotal_wire::{
-    BearerClaims, ConnId, LifecycleUid, Permissions, Space, View,
-    grants::{self, AgentGrants, ConnectPrincipal, GrantError, Profile},
+    BearerClaims, ConnId, InstanceId, LifecycleUid, Permissions, SessionClaim, Space, SpaceToken, View,
+    grants::{self, AgentGrants, Capabilities, ConnectPrincipal, GrantError, Issued, Profile},
+    view::SCOPE_RUN,
 };
 
 /// Why no permissions were built. The order of the variants is the order of the checks.
@@ -42,9 +43,24 @@ pub enum PermitRefusal {
     /// No verifier of live sessions.
     #[error("session-caller needs a session verifier, which this callout does not have")]
     NoSessionVerifier,
+    /// The session does not admit the bearer now.
+    #[error("{0}")]
+    Session(String),
+    /// The session ends at another moment than the bearer says.
+    #[error("the session's end is another one than the bearer was signed for; exchange for a new bearer")]
+    SessionEndMoved,
     /// No authorizer of manager instances.
     #[error("manager-caller needs a manager authorizer, which this callout does not have")]
     NoManagerAuthorizer,
+    /// The manager instance does not serve the owner now.
+    #[error("{0}")]
+    Manager(String),
+    /// More connects are being issued authority than this callout issues at once.
+    #[error("too many connects are being issued authority at once; connect again")]
+    TooManyIssuing,
+    /// Nothing was issued.
+    #[error("{0}")]
+    Issuer(String),
     /// No service endpoint host.
     #[error("service-endpoint needs a service endpoint host, which this callout does not have")]
     NoServiceEndpoints,
@@ -53,14 +69,67 @@ pub enum PermitRefusal {
     Template(#[from] GrantError),
 }
 
-/// Builds the permissions of one connect. `resolve` reads the actor's row, fresh; it is called once, and only when the
-/// bearer alone gives no reason to refuse.
+/// What the actor's row permits, and who must be asked before it is signed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Permit {
+    /// These rows; nobody is asked.
+    Granted(Permissions),
+    /// The rows of one session, while it lives.
+    Session(SessionPermit),
+    /// The rows of one manager instance, while it serves the owner.
+    Manager(ManagerPermit),
+}
+
+/// What a `session-caller` may do, once its session is known to live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionPermit {
+    /// The session, as the bearer names it.
+    pub claim: SessionClaim,
+    /// Its rows.
+    pub permissions: Permissions,
+}
+
+/// What a `manager-caller` may do, once its manager is known to serve it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManagerPermit {
+    space: SpaceToken,
+    who: ConnectPrincipal,
+    instance: InstanceId,
+    capabilities: Capabilities,
+    issuable: bool,
+}
+
+impl ManagerPermit {
+    /// The instance that the bearer is bound to.
+    pub fn instance(&self) -> &InstanceId {
+        &self.instance
+    }
+
+    /// Whether the caller is one that gets an issued pair, where there is an issuer (contract 03 §H.8): a person's actor,
+    /// or an agent that may run and whose parent may.
+    pub const fn is_issuable(&self) -> bool {
+        self.issuable
+    }
+
+    /// Its rows, with the generation of an issued pair in them, or without.
+    pub fn permissions(&self, issued: Option<&Issued>) -> Result<Permissions, GrantError> {
+        let profile = Profile::ManagerCaller {
+            instance: self.instance.clone(),
+            capabilities: self.capabilities,
+            issued: issued.cloned(),
+        };
+        grants::permissions(&self.space, &self.who, &profile)
+    }
+}
+
+/// Builds the permit of one connect. `resolve` reads the actor's row, fresh; it is called once, and only when the bearer
+/// alone gives no reason to refuse.
 pub fn build(
     space: &Space,
     claims: &BearerClaims,
     nonce: ConnId,
     resolve: impl FnOnce(&BearerClaims) -> Result<Acl, LedgerError>,
-) -> Result<Permissions, PermitRefusal> {
+) -> Result<Permit, PermitRefusal> {
     let (lifecycle_uid, acl) = current(claims, resolve)?;
     let profile = match claims.act.view {
         Some(view) => {
@@ -74,7 +143,26 @@ pub fn build(
         conn_id: nonce,
         lifecycle_uid: Some(lifecycle_uid.clone()),
     };
-    Ok(grants::permissions(&space.token(), &who, &profile)?)
+    let space = space.token();
+    if let Profile::ManagerCaller { instance, capabilities, issued: _ } = profile {
+        let issuable = is_issuable(&acl);
+        return Ok(Permit::Manager(ManagerPermit { space, who, instance, capabilities, issuable }));
+    }
+    let permissions = grants::permissions(&space, &who, &profile)?;
+    Ok(match (&profile, &claims.act.session) {
+        (Profile::SessionCaller { .. }, Some(claim)) => {
+            Permit::Session(SessionPermit { claim: claim.clone(), permissions })
+        }
+        _ => Permit::Granted(permissions),
+    })
+}
+
+/// Contract 03 §H.8: a person's row; an agent's, when it and its direct parent both hold `run` now.
+fn is_issuable(acl: &Acl) -> bool {
+    match acl.kind {
+        RowKind::Interactive => true,
+        RowKind::ManagedAgent => acl.parent_has_run && acl.scope.iter().any(|scope| scope == SCOPE_RUN),
+    }
 }
 
 /// Channels and role are the row's, capabilities the bearer's: never the row's whole scope.
@@ -88,17 +176,17 @@ fn agent(claims: &BearerClaims, acl: &Acl) -> Result<Profile, GrantError> {
     Ok(Profile::Agent(grants))
 }
 
-/// Step 7's refusals: the view's capability first, then what only another verifier could decide.
+/// Step 7's refusals that need nobody's answer: the view's capability first.
 fn check_view(view: View, claims: &BearerClaims) -> Result<(), PermitRefusal> {
     if let Some(needed) = view.required_scope().filter(|_| !view.is_covered_by(claims.capabilities())) {
         return Err(PermitRefusal::ViewNeeds { view, needed });
     }
     match view {
         View::ManagerService => Err(PermitRefusal::ManagerService),
-        View::SessionCaller => Err(PermitRefusal::NoSessionVerifier),
-        View::ManagerCaller => Err(PermitRefusal::NoManagerAuthorizer),
         View::ServiceEndpoint => Err(PermitRefusal::NoServiceEndpoints),
-        View::TransferWriter
+        View::SessionCaller
+        | View::ManagerCaller
+        | View::TransferWriter
         | View::Admin
         | View::Purger
         | View::ChannelPurger
@@ -182,8 +270,21 @@ mod tests {
     }
 
     fn permit(claims: &BearerClaims, acl: Acl) -> Result<Permissions, PermitRefusal> {
+        match asked(claims, acl)? {
+            Permit::Granted(permissions) => Ok(permissions),
+            Permit::Session(_) | Permit::Manager(_) => panic!("somebody must be asked first"),
+        }
+    }
+
+    fn asked(claims: &BearerClaims, acl: Acl) -> Result<Permit, PermitRefusal> {
         let nonce = ConnId::parse("nonce-0001").unwrap();
         build(&Space::parse("demo").unwrap(), claims, nonce, |_| Ok(acl))
+    }
+
+    fn caller(scope: &[&str]) -> BearerClaims {
+        let mut claims = claims(Some(View::ManagerCaller), scope);
+        claims.act.manager_instance_id = Some(InstanceId::parse(UID).unwrap());
+        claims
     }
 
     #[test]
@@ -195,19 +296,19 @@ mod tests {
         let mut differing = claims(None, &["spawn"]);
         differing.scope = texts(&["admin"]);
         differing.act.lifecycle_uid = None;
-        assert_eq!(unread(&differing), Err(PermitRefusal::ScopesDiffer));
+        assert_eq!(unread(&differing).unwrap_err(), PermitRefusal::ScopesDiffer);
         let mut nameless = claims(None, &["spawn"]);
         nameless.act.lifecycle_uid = None;
-        assert_eq!(unread(&nameless), Err(PermitRefusal::NoLifecycle));
+        assert_eq!(unread(&nameless).unwrap_err(), PermitRefusal::NoLifecycle);
     }
 
     #[test]
     fn the_top_level_scope_may_be_absent_or_in_another_order() {
-        let mut reordered = claims(Some(View::ManagerCaller), &["spawn", "admin"]);
+        let mut reordered = claims(Some(View::Purger), &["spawn", "admin"]);
         reordered.scope = texts(&["admin", "spawn"]);
-        assert_eq!(permit(&reordered, acl(&["spawn", "admin"])), Err(PermitRefusal::NoManagerAuthorizer));
+        assert!(permit(&reordered, acl(&["spawn", "admin"])).is_ok());
         reordered.scope = Vec::new();
-        assert_eq!(permit(&reordered, acl(&["spawn", "admin"])), Err(PermitRefusal::NoManagerAuthorizer));
+        assert!(permit(&reordered, acl(&["spawn", "admin"])).is_ok());
         reordered.scope = texts(&["admin"]);
         assert_eq!(permit(&reordered, acl(&["spawn", "admin"])), Err(PermitRefusal::ScopesDiffer));
     }
@@ -219,7 +320,7 @@ mod tests {
             build(&Space::parse("demo").unwrap(), &bearer, ConnId::parse("nonce-0001").unwrap(), |_| {
                 Err(LedgerError::Refused("gone".to_owned()))
             });
-        assert_eq!(refused, Err(PermitRefusal::Ledger("gone".to_owned())));
+        assert_eq!(refused.unwrap_err(), PermitRefusal::Ledger("gone".to_owned()));
         let mut other = acl(&[]);
         other.lifecycle_uid = LifecycleUid::parse("zzzzzzzzzzzzzzzzzzzzzzzzzzzz").unwrap();
         assert_eq!(permit(&bearer, other), Err(PermitRefusal::OtherLifecycle));
@@ -241,17 +342,79 @@ mod tests {
     }
 
     #[test]
-    fn views_whose_authority_is_decided_elsewhere_are_refused() {
+    fn views_that_do_not_connect_and_views_without_their_pin_are_refused() {
         let all = ["admin", "spawn", "supervise"];
         for (view, refusal) in [
             (View::ManagerService, PermitRefusal::ManagerService),
-            (View::SessionCaller, PermitRefusal::NoSessionVerifier),
-            (View::ManagerCaller, PermitRefusal::NoManagerAuthorizer),
+            (View::SessionCaller, PermitRefusal::Template(GrantError::NoPin("session-caller"))),
+            (View::ManagerCaller, PermitRefusal::Template(GrantError::NoPin("manager-caller"))),
             (View::ServiceEndpoint, PermitRefusal::NoServiceEndpoints),
             (View::TransferWriter, PermitRefusal::Template(GrantError::NoPin("transfer-writer"))),
         ] {
-            assert_eq!(permit(&claims(Some(view), &all), acl(&all)), Err(refusal));
+            assert_eq!(asked(&claims(Some(view), &all), acl(&all)).unwrap_err(), refusal);
         }
+    }
+
+    #[test]
+    fn a_session_is_asked_about_and_its_rows_are_its_rail() {
+        let mut bearer = claims(Some(View::SessionCaller), &["spawn"]);
+        let claim = SessionClaim {
+            endpoint: cotal_wire::SessionEndpoint::parse("manager").unwrap(),
+            session_id: cotal_wire::SessionId::parse(&"s".repeat(22)).unwrap(),
+            epoch: 3,
+            exp: UnixSecs(2_000_000_000),
+        };
+        bearer.act.session = Some(claim.clone());
+        let Ok(Permit::Session(session)) = asked(&bearer, acl(&["spawn"])) else { panic!("not asked") };
+        assert_eq!(session.claim, claim);
+        let rail = format!("cotal.demo.eps.manager.{}.3", "s".repeat(22));
+        assert_eq!(session.permissions.publish.allow, [format!("{rail}.in")]);
+        let heard = [format!("{rail}.out"), "_INBOX_nonce-0001.>".to_owned()];
+        assert_eq!(session.permissions.subscribe.allow, heard);
+    }
+
+    #[test]
+    fn a_manager_is_asked_about_and_its_rows_carry_the_pair_that_was_issued() {
+        let Ok(Permit::Manager(manager)) = asked(&caller(&["spawn"]), acl(&["spawn"])) else {
+            panic!("not asked")
+        };
+        assert_eq!(manager.instance().as_str(), UID);
+        let plain = manager.permissions(None).unwrap();
+        assert!(!rows(&plain).contains(".ep.v1."));
+        let conn = ConnId::parse("nonce-0001").unwrap();
+        let generation = cotal_wire::Generation::parse(&"7".repeat(32)).unwrap();
+        let issued = Issued::for_connection(generation.clone(), &conn);
+        let versioned = manager.permissions(Some(&issued)).unwrap();
+        assert!(versioned.publish.allow.iter().any(|row| row.ends_with(issued.accepted.as_str())));
+        let requests: Vec<_> = versioned.publish.allow.iter().filter(|row| row.contains(".ep.v1.")).collect();
+        assert!(!requests.is_empty() && requests.iter().all(|row| row.contains(generation.as_str())));
+        assert!(!versioned.publish.allow.iter().any(|row| row.contains(".ep.inst.")));
+    }
+
+    #[test]
+    fn a_person_is_issued_a_pair_and_an_agent_only_while_it_and_its_parent_may_run() {
+        for (kind, scope, parent_has_run, issuable) in [
+            (RowKind::Interactive, &[][..], false, true),
+            (RowKind::ManagedAgent, &["run"], true, true),
+            (RowKind::ManagedAgent, &["run"], false, false),
+            (RowKind::ManagedAgent, &["spawn"], true, false),
+            (RowKind::ManagedAgent, &[], false, false),
+        ] {
+            let acl = Acl { kind, parent_has_run, ..acl(scope) };
+            let Ok(Permit::Manager(manager)) = asked(&caller(&[]), acl) else { panic!("not asked") };
+            assert_eq!(manager.is_issuable(), issuable, "{kind:?} {scope:?} {parent_has_run}");
+        }
+    }
+
+    #[test]
+    fn no_other_view_asks_anybody() {
+        let scope = ["admin", "spawn"];
+        for view in
+            [View::Admin, View::Purger, View::ChannelPurger, View::ChannelWriter, View::Deployer].map(Some)
+        {
+            assert!(matches!(asked(&claims(view, &scope), acl(&scope)), Ok(Permit::Granted(_))), "{view:?}");
+        }
+        assert!(matches!(asked(&claims(None, &[]), acl(&[])), Ok(Permit::Granted(_))));
     }
 
     fn rows(permissions: &Permissions) -> String {

@@ -16,6 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     admission::ANSWER_MARGIN,
+    callers::Callers,
     connect::Lane,
     dispatcher::Dispatcher,
     limits::Limiter,
@@ -82,6 +83,8 @@ pub struct CalloutParts {
     pub reader: Arc<ConnectReader>,
     /// Issuance rows.
     pub issuance: Arc<IssuanceLog>,
+    /// Who is asked about views that the actor's row does not decide.
+    pub callers: Callers,
     /// Connect limits, shared with the exchange.
     pub limiter: Arc<Limiter>,
     /// Admission and deadlines.

@@ -1,9 +1,9 @@
 //! The connect, check by check (contract 04 §8.4).
 
-use cotal_authority::{ConnectReader, foresight::RootForeseen};
-use cotal_callout::permit;
+use cotal_authority::{ConnectReader, foresight::RootForeseen, issued};
+use cotal_callout::permit::{self, Permit};
 use cotal_ledger::{AuthorizedGrant, Ledger, LedgerError};
-use cotal_wire::{Act, BearerClaims, ConnId, CredentialId, View, view::AGENT_BEARER_TTL_SECS};
+use cotal_wire::{Act, BearerClaims, ConnId, CredentialId, InstanceId, View, view::AGENT_BEARER_TTL_SECS};
 
 use super::{
     CheckName,
@@ -48,7 +48,9 @@ impl Walk<'_> {
             self.not_reached(CheckName::ConnectRow, NO_BEARER);
             self.not_reached(CheckName::ConnectCredential, NO_BEARER);
             self.nonce();
-            self.not_reached(CheckName::Permissions, NO_BEARER);
+            for check in [CheckName::Permissions, CheckName::ViewAuthority, CheckName::IssuedPair] {
+                self.not_reached(check, NO_BEARER);
+            }
             return self.issuance_row();
         };
         // The row decides before the credential is looked at, and whichever credential that is.
@@ -73,7 +75,9 @@ impl Walk<'_> {
             _ => self.not_reached(CheckName::ConnectCredential, NO_BEARER),
         }
         self.nonce();
-        self.permissions(claims).await;
+        let permit = self.permissions(claims).await;
+        self.view_authority(view);
+        self.issued_pair(view, permit.as_ref());
         self.issuance_row();
     }
 
@@ -94,10 +98,15 @@ impl Walk<'_> {
         }
     }
 
-    async fn permissions(&mut self, claims: BearerClaims) {
-        if claims.act.view == Some(View::TransferWriter) {
-            return self
-                .remark(CheckName::Permissions, "the one object that the request's transferWriter names");
+    async fn permissions(&mut self, claims: BearerClaims) -> Option<Permit> {
+        let pinned = match claims.act.view {
+            Some(View::TransferWriter) => Some("the one object that the request's transferWriter names"),
+            Some(View::SessionCaller) => Some("the one session that the request's sessionGrant names"),
+            _ => None,
+        };
+        if let Some(pinned) = pinned {
+            self.remark(CheckName::Permissions, pinned);
+            return None;
         }
         let (ledger, space) = (Ledger::at(&self.inputs.state_dir), self.inputs.space.clone());
         let built = blocking(move || {
@@ -105,16 +114,62 @@ impl Walk<'_> {
             permit::build(&space, &claims, nonce, |claims| ledger.resolve_acl(claims))
                 .map_err(|refusal| refusal.to_string())
         });
-        match built.await.and_then(|built| built) {
-            Ok(permissions) => self.ok(
-                CheckName::Permissions,
-                format!(
-                    "{} subjects to publish, {} to subscribe",
-                    permissions.publish.allow.len(),
-                    permissions.subscribe.allow.len()
-                ),
+        let built = built.await.and_then(|built| built).and_then(|permit| {
+            let permissions = match &permit {
+                Permit::Granted(permissions) => permissions.clone(),
+                Permit::Session(session) => session.permissions.clone(),
+                Permit::Manager(manager) => manager.permissions(None).map_err(|error| error.to_string())?,
+            };
+            Ok((permit, permissions))
+        });
+        match built {
+            Ok((permit, permissions)) => {
+                let (publish, subscribe) =
+                    (permissions.publish.allow.len(), permissions.subscribe.allow.len());
+                let says = format!("{publish} subjects to publish, {subscribe} to subscribe");
+                self.ok(CheckName::Permissions, says);
+                Some(permit)
+            }
+            Err(refusal) => {
+                self.refused(CheckName::Permissions, refusal, None);
+                None
+            }
+        }
+    }
+
+    fn view_authority(&mut self, view: Option<View>) {
+        let check = CheckName::ViewAuthority;
+        match view {
+            Some(View::SessionCaller) => self.remark(
+                check,
+                "the session's row is read again: active, its holder's, unexpired, and served by a manager at the same epoch",
             ),
-            Err(refusal) => self.refused(CheckName::Permissions, refusal, None),
+            Some(View::ManagerCaller) => self.remark(
+                check,
+                "the manager instance of the bearer is asked about again: its gate open, the owner's or this host's, \
+                 registered, and at one epoch",
+            ),
+            _ => self.ok(check, "not asked: the actor's row decides"),
+        }
+    }
+
+    fn issued_pair(&mut self, view: Option<View>, permit: Option<&Permit>) {
+        let check = CheckName::IssuedPair;
+        match permit {
+            _ if view != Some(View::ManagerCaller) => {
+                self.ok(check, "not asked: only a manager-caller is issued a pair");
+            }
+            Some(Permit::Manager(manager)) if manager.is_issuable() => {
+                match issued::check_space(&self.inputs.space) {
+                    Ok(_) => self.ok(
+                        check,
+                        "issued at the first connect under a connection name, and confirmed at each later one",
+                    ),
+                    Err(refusal) => self.refused(check, refusal.message, None),
+                }
+            }
+            Some(_) => self.ok(check, "none: an agent gets one only while it and its parent hold run"),
+            None => self.not_reached(check, "no permissions were built"),
         }
     }
 
@@ -148,7 +203,9 @@ impl Walk<'_> {
                 lifecycle_uid: Some(grant.lifecycle_uid.clone()),
                 credential_id,
                 view,
-                manager_instance_id: None,
+                // Permissions are the same in number, whichever instance they are for.
+                manager_instance_id: (view == Some(View::ManagerCaller))
+                    .then(|| InstanceId::mint(&*self.inputs.entropy)),
                 session: None,
                 transfer_writer: None,
             },

@@ -163,13 +163,17 @@ pub enum CheckName {
     InboxNonce,
     /// Permissions can be built.
     Permissions,
+    /// The session or the manager that the view is narrowed to.
+    ViewAuthority,
+    /// The pair that a manager's caller is issued.
+    IssuedPair,
     /// The issuance row.
     IssuanceRow,
 }
 
 impl CheckName {
     /// Every check, in order.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::Service,
         Self::Broker,
         Self::IdpPin,
@@ -193,6 +197,8 @@ impl CheckName {
         Self::ConnectCredential,
         Self::InboxNonce,
         Self::Permissions,
+        Self::ViewAuthority,
+        Self::IssuedPair,
         Self::IssuanceRow,
     ];
 
@@ -222,6 +228,8 @@ impl CheckName {
             Self::ConnectCredential => "connect-credential",
             Self::InboxNonce => "inbox-nonce",
             Self::Permissions => "permissions",
+            Self::ViewAuthority => "view-authority",
+            Self::IssuedPair => "issued-pair",
             Self::IssuanceRow => "issuance-row",
         }
     }
@@ -235,6 +243,8 @@ impl CheckName {
             | Self::ConnectCredential
             | Self::InboxNonce
             | Self::Permissions
+            | Self::ViewAuthority
+            | Self::IssuedPair
             | Self::IssuanceRow => Boundary::Connect,
             _ => Boundary::Exchange,
         }
@@ -266,6 +276,8 @@ impl CheckName {
             Self::ConnectCredential => "07 §10",
             Self::InboxNonce => "04 §8.4",
             Self::Permissions => "04 §9",
+            Self::ViewAuthority => "05 §5, §13",
+            Self::IssuedPair => "03 §H.8",
             Self::IssuanceRow => "05 §8.4",
         }
     }

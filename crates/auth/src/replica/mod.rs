@@ -11,7 +11,10 @@ mod run;
 
 use std::sync::Arc;
 
-use cotal_authority::{ConnectReader, ReplicaStores};
+use cotal_authority::{
+    ConnectReader, NoLocalManager, ReplicaStores,
+    issued::{ISSUER_TTL_DEFAULT_SECS, IssuerSession},
+};
 use cotal_broker::{Connection, Connector, Custody, custody::Owned};
 use cotal_callout::{Callout, CalloutParts, ConnectLimits, Limiter};
 use cotal_ledger::Ledger;
@@ -28,6 +31,7 @@ pub(crate) use inputs::ReplicaInputs;
 pub(crate) use run::{run_replica, run_replicas};
 
 use crate::{
+    callers::LiveCallers,
     context::{StartError, log_or_stderr},
     handle::CloseError,
     hosted::HostedContext,
@@ -57,6 +61,8 @@ struct Inner {
     custody: Custody,
     stores: ReplicaStores,
     reader: Arc<ConnectReader>,
+    /// What issues authority at a connect; it dials when it is first asked.
+    issuer: IssuerSession,
     connection: Connection,
     callout: Callout,
     /// Where the callout's lines go, unless the host takes them.
@@ -134,8 +140,14 @@ impl Inner {
         if let Some(stderr) = self.stderr {
             stderr.flush().await;
         }
-        let closed = futures::join!(self.reader.close(), self.stores.close(), self.connection.close());
-        let failures: Vec<_> = [closed.0, closed.1, closed.2].into_iter().filter_map(Result::err).collect();
+        let closed = futures::join!(
+            self.issuer.close(),
+            self.reader.close(),
+            self.stores.close(),
+            self.connection.close()
+        );
+        let failures: Vec<_> =
+            [closed.0, closed.1, closed.2, closed.3].into_iter().filter_map(Result::err).collect();
         if !failures.is_empty() {
             return Err(CloseError(failures));
         }
@@ -215,6 +227,9 @@ async fn open(inputs: ReplicaInputs, custody: &Custody) -> Result<CalloutReplica
         .await
         .map_err(StartError::Callout)?;
     let (log, stderr) = log_or_stderr(inputs.callout_log);
+    let issuer = IssuerSession::new(connector.clone(), Arc::clone(&inputs.entropy), ISSUER_TTL_DEFAULT_SECS)
+        .map_err(StartError::Callout)?;
+    let live = LiveCallers::new(Arc::clone(&reader), Arc::new(NoLocalManager));
     inputs.threshold.cross()?;
     let callout = Callout::start(
         connection.clone(),
@@ -226,6 +241,7 @@ async fn open(inputs: ReplicaInputs, custody: &Custody) -> Result<CalloutReplica
             ledger: Ledger::at(&inputs.state_dir),
             reader: Arc::clone(&reader),
             issuance: Arc::new(stores.issuance(Arc::clone(&inputs.clock))),
+            callers: live.with_issuer(issuer.clone()),
             limiter: Arc::new(Limiter::new(ConnectLimits::default(), Arc::clone(&inputs.clock))),
             limits: inputs.callout_limits,
             crowd: inputs.crowd,
@@ -243,6 +259,7 @@ async fn open(inputs: ReplicaInputs, custody: &Custody) -> Result<CalloutReplica
         custody: custody.clone(),
         stores,
         reader,
+        issuer,
         connection,
         callout,
         stderr,

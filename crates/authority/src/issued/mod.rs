@@ -8,6 +8,8 @@
 //! What is issued here is a user connection's authority ([`UserCaller`]). The statically minted profiles that a manager may
 //! issue (contract 01 §3.3) take the same three steps, and nothing of this project mints one of them as issued.
 
+#[cfg(test)]
+mod model;
 mod one_shot;
 mod resolve;
 mod retire;
@@ -24,5 +26,5 @@ pub use session::{ISSUER_TTL_DEFAULT_SECS, ISSUER_TTL_SECS, IssuerSession};
 pub(crate) use shared_ends::IssuanceEnds;
 pub use sources::{HostSources, SourceLiveness};
 pub use stage::{ReleasedAuthority, StagedAuthority};
-pub use store::IssuedStore;
+pub use store::{IssuedStore, check_space};
 pub use user_caller::UserCaller;

@@ -44,12 +44,7 @@ impl IssuedStore {
     /// Proves the issued and the accepted store. A space whose name is not its own token has no issued authority
     /// (contract 03 §H.1): `failed-precondition`.
     pub async fn bind(connection: &Connection, space: &Space) -> Result<Self, EpError> {
-        let token = canonical(space).ok_or_else(|| {
-            EpError::failed_precondition(
-                "issued authority: this space's name is not a subject token (A-Z a-z 0-9 _ -), so nothing can be \
-                 issued in it; connect without a view that needs it",
-            )
-        })?;
+        let token = check_space(space)?;
         prove_evidence_store(connection, &token, EvidenceStore::Issued).await?;
         prove_evidence_store(connection, &token, EvidenceStore::Accepted).await?;
         let accepted = Bucket::new(connection, &Names::new(&token).accepted_bucket());
@@ -139,6 +134,17 @@ impl IssuedStore {
             accepted.set_failpoint(failpoint.clone());
         }
     }
+}
+
+/// Refuses `failed-precondition` for a space in which nothing can be issued, because its name is not its own token
+/// (contract 03 §H.1).
+pub fn check_space(space: &Space) -> Result<SpaceToken, EpError> {
+    canonical(space).ok_or_else(|| {
+        EpError::failed_precondition(
+            "issued authority: this space's name is not a subject token (A-Z a-z 0-9 _ -), so nothing can be issued in \
+             it; connect without a view that needs it",
+        )
+    })
 }
 
 /// The token of a space whose name is its own token.

@@ -32,7 +32,7 @@ pub mod register;
 pub mod scatter;
 pub mod serve;
 mod slot;
-mod spec;
+pub(crate) mod spec;
 pub mod status;
 pub mod surface;
 

@@ -10,9 +10,16 @@ use std::{
     time::Duration,
 };
 
-use cotal_authority::{Plane, PlaneInputs, plane::PlaneIdentity};
+use async_trait::async_trait;
+use cotal_authority::{
+    ConnectReader, Plane, PlaneInputs, Redemption, failpoint::Failpoint, issued::IssuerSession,
+    plane::PlaneIdentity,
+};
 use cotal_broker::{Connection, Connector, Custody, Lifetime, kv::Bucket, provision::provision_space};
-use cotal_callout::{Callout, CalloutLimits, CalloutParts, ConnectLimits, Crowd, Limiter};
+use cotal_callout::{
+    Callers, Callout, CalloutLimits, CalloutParts, ConnectLimits, Crowd, Limiter, ManagerAuthorizer,
+    SessionVerifier,
+};
 use cotal_ledger::{GrantInput, Ledger};
 use cotal_testkit::{
     broker::NatsServer,
@@ -27,8 +34,8 @@ use cotal_trust::{
     system::{SystemClock, SystemEntropy},
 };
 use cotal_wire::{
-    Actor, Clock, CredentialId, DerivedOwner, InstanceId, LifecycleUid, Permissions, Rules, Space,
-    UnixMillis, UnixSecs, User, View,
+    Actor, Clock, CredentialId, DerivedOwner, EpError, InfraRole, InstanceId, LifecycleUid, Permissions,
+    Principal, Rules, SessionClaim, Space, UnixMillis, UnixSecs, User, View,
 };
 use cotal_workspace::broker_config::{self, AccountResolver, BrokerConfig, BrokerPolicy};
 use parking_lot::Mutex;
@@ -50,6 +57,8 @@ pub(crate) struct House {
     pub(crate) callout: Callout,
     pub(crate) admin: Connection,
     pub(crate) clock: Arc<ScriptedClock>,
+    /// Everything that the plane and the issuers opened.
+    pub(crate) custody: Custody,
     plan: Plan,
     lines: Arc<Mutex<Vec<String>>>,
     nonces: AtomicU64,
@@ -66,9 +75,18 @@ pub(crate) struct Plan {
     pub(crate) store_apart: bool,
     /// How long the log blocks at the line of a denial, as no log should.
     pub(crate) denial_takes: Duration,
+    /// Whether views are asked about, over the plane's reader, and callers issued authority.
+    pub(crate) callers: bool,
+    /// Watches what the first callout issues.
+    pub(crate) watch: Mutex<Option<Arc<Failpoint>>>,
 }
 
 impl Plan {
+    /// As [`Self::patient`], with whoever answers for views.
+    pub(crate) fn with_callers() -> Self {
+        Self { callers: true, ..Self::patient() }
+    }
+
     /// No limits, and time enough for a busy machine: what is proved is not how fast it is.
     pub(crate) fn patient() -> Self {
         Self {
@@ -113,11 +131,12 @@ impl House {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let entropy = Arc::new(SystemEntropy);
         let url = store.as_deref().unwrap_or(&server).url();
+        let custody = Custody::new();
         let connector = Connector::new(
             &url,
             material.space.clone(),
             material.account.data_account(),
-            Custody::new(),
+            custody.clone(),
             clock.clone(),
             entropy.clone(),
         );
@@ -156,6 +175,8 @@ impl House {
             plan: &plan,
             clock: &clock,
             lines: &lines,
+            store: &url,
+            custody: &custody,
         };
         let callout = parts.start().await;
         let nonces = AtomicU64::new(0);
@@ -170,6 +191,7 @@ impl House {
             callout,
             admin,
             clock,
+            custody,
             plan,
             lines,
             nonces,
@@ -178,8 +200,11 @@ impl House {
 
     /// One more callout of the same space.
     pub(crate) async fn start_callout(&self) -> Callout {
-        let Self { material, server, plane, ledger, issuer, limiter, plan, clock, lines, .. } = self;
-        Parts { material, server, plane, ledger, issuer, limiter, plan, clock, lines }.start().await
+        let Self { material, server, plane, ledger, issuer, limiter, plan, clock, lines, custody, .. } = self;
+        let store = &self.store.as_deref().unwrap_or(server).url();
+        Parts { material, server, plane, ledger, issuer, limiter, plan, clock, lines, store, custody }
+            .start()
+            .await
     }
 
     /// Grants an interactive row and ensures its root credential.
@@ -208,24 +233,40 @@ impl House {
         self.bearer_by(&self.issuer, granted, ask)
     }
 
+    /// A bearer of this view, with what the test pins it to.
+    pub(crate) fn pinned(
+        &self,
+        granted: &Granted,
+        view: View,
+        pin: impl FnOnce(BearerGrant) -> BearerGrant,
+    ) -> String {
+        let grant = pin(Self::claims(granted, Some(view)));
+        let now = SystemClock.now_secs();
+        bearer::mint(&self.issuer, &self.material.space, &grant, now).unwrap().token.to_string()
+    }
+
     /// The same, signed by these keys.
     pub(crate) fn bearer_by(&self, issuer: &IssuerKeySet, granted: &Granted, ask: Ask) -> String {
-        let grant = BearerGrant {
+        let grant = Self::claims(granted, ask.view);
+        let now = UnixSecs(SystemClock.now_secs().0 - ask.age);
+        bearer::mint(issuer, &self.material.space, &grant, now).unwrap().token.to_string()
+    }
+
+    fn claims(granted: &Granted, view: Option<View>) -> BearerGrant {
+        BearerGrant {
             owner: granted.owner.clone(),
             actor: granted.actor.clone(),
             scope: Some(granted.scope.clone()),
             parent: None,
             lifecycle_uid: granted.uid.clone(),
             credential_id: granted.credential.clone(),
-            view: ask.view,
+            view,
             manager_instance_id: None,
             session: None,
             transfer_writer: None,
             ttl_secs: None,
             not_after: None,
-        };
-        let now = UnixSecs(SystemClock.now_secs().0 - ask.age);
-        bearer::mint(issuer, &self.material.space, &grant, now).unwrap().token.to_string()
+        }
     }
 
     /// A connect with the sentinel, this bearer and this name.
@@ -294,7 +335,20 @@ impl House {
     }
 
     pub(crate) fn auth_bucket(&self) -> Bucket {
-        Bucket::new(&self.admin, &format!("cotal_auth_{}", self.material.space.token()))
+        self.bucket("auth")
+    }
+
+    /// The space's bucket of this kind.
+    pub(crate) fn bucket(&self, kind: &str) -> Bucket {
+        Bucket::new(&self.admin, &format!("cotal_{kind}_{}", self.material.space.token()))
+    }
+
+    /// Issuer connections so far, and how many of them have not ended.
+    pub(crate) fn issuers(&self) -> (usize, usize) {
+        let label = InfraRole::ISSUER.label(&self.material.space);
+        let all = self.custody.connections();
+        let ours = all.iter().filter(|owned| owned.label == label);
+        (ours.clone().count(), ours.filter(|owned| !owned.ended).count())
     }
 
     /// How many issuance rows there are.
@@ -327,9 +381,32 @@ struct Parts<'a> {
     plan: &'a Plan,
     clock: &'a Arc<ScriptedClock>,
     lines: &'a Arc<Mutex<Vec<String>>>,
+    /// The address of the stores' broker.
+    store: &'a str,
+    custody: &'a Custody,
 }
 
 impl Parts<'_> {
+    fn callers(&self) -> Callers {
+        if !self.plan.callers {
+            return Callers::default();
+        }
+        let connector = Connector::new(
+            self.store,
+            self.material.space.clone(),
+            self.material.account.data_account(),
+            self.custody.clone(),
+            Arc::new(SystemClock),
+            Arc::new(SystemEntropy),
+        );
+        let issuer = IssuerSession::new(connector, Arc::new(SystemEntropy), 300).unwrap();
+        if let Some(failpoint) = self.plan.watch.lock().take() {
+            issuer.watch(&failpoint);
+        }
+        let live = Arc::new(Live(self.plane.reader().clone()));
+        Callers { sessions: Some(live.clone()), managers: Some(live), issuer: Some(issuer) }
+    }
+
     async fn start(self) -> Callout {
         let material = self.material;
         let connector = Connector::new(
@@ -351,6 +428,7 @@ impl Parts<'_> {
             ledger: self.ledger.clone(),
             reader: self.plane.reader().clone(),
             issuance: self.plane.issuance().clone(),
+            callers: self.callers(),
             limiter: self.limiter.clone(),
             limits: self.plan.callout_limits,
             crowd: self.plan.crowd.clone(),
@@ -365,6 +443,34 @@ impl Parts<'_> {
             }),
         };
         Callout::start(connection, parts).await.unwrap()
+    }
+}
+
+/// Answers for views as the service does.
+struct Live(Arc<ConnectReader>);
+
+#[async_trait]
+impl SessionVerifier for Live {
+    async fn verify_session(
+        &self,
+        principal: &Principal,
+        uid: &LifecycleUid,
+        session: &SessionClaim,
+    ) -> Result<SessionClaim, EpError> {
+        let SessionClaim { endpoint, session_id: session, epoch, exp: _ } = session;
+        let asked = Redemption { principal, uid, endpoint, session, epoch: *epoch, grant_sig: None };
+        self.0.redeem_session(&asked, None).await
+    }
+}
+
+#[async_trait]
+impl ManagerAuthorizer for Live {
+    async fn authorize_manager_caller(
+        &self,
+        owner: &DerivedOwner,
+        instance: &InstanceId,
+    ) -> Result<(), EpError> {
+        self.0.authorize_manager_caller(owner, instance, None).await
     }
 }
 

@@ -16,16 +16,20 @@ use crate::{
     token::{ConnId, SpaceToken},
 };
 
-/// The supervised connect reader, `cotal:auth-reader:<space>`: reads both authority stores.
+/// The supervised connect reader, `cotal:auth-reader:<space>`: reads both authority stores, and the sessions that callers
+/// redeem. It writes nothing.
 pub fn connect_reader(space: &SpaceToken, conn: &ConnId) -> Permissions {
     let names = Names::new(space);
     let (auth, records) = (names.auth_stream(), names.records_stream());
+    let sessions = Names::kv_stream(&names.sessions_bucket());
     let publish = vec![
         JS_INFO.to_owned(),
         stream_info(&auth),
         stream_info(&records),
         message_get(&auth),
         message_get(&records),
+        stream_info(&sessions),
+        message_get(&sessions),
     ];
     Permissions::allowing(publish, vec![inbox(conn)])
 }

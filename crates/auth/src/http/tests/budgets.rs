@@ -161,6 +161,36 @@ async fn a_selection_refusal_on_the_public_face_spends_only_its_class_window() {
 }
 
 #[tokio::test]
+async fn a_persons_class_window_is_the_owners_and_an_agents_is_its_own() {
+    let rig = Rig::with_people().await;
+    for actor in ["cli", "laptop"] {
+        rig.grant_human("alice", actor, &[]);
+    }
+    let as_caller = |mut body: serde_json::Value| {
+        body["view"] = json!("manager-caller");
+        body
+    };
+    let status = async |body: &serde_json::Value| rig.exchange(FaceName::Public, body).await.status;
+    let (cli, laptop) = (as_caller(rig.human("alice", "cli")), as_caller(rig.human("alice", "laptop")));
+    let (bob, agent) = (as_caller(rig.human("bob", "cli")), as_caller(rig.agent()));
+    rig.grant_human("bob", "cli", &[]);
+    for n in 0..30 {
+        assert_eq!(status(if n % 2 == 0 { &cli } else { &laptop }).await, 401, "refusal {n}");
+    }
+    assert_eq!((status(&cli).await, status(&laptop).await), (429, 429), "every actor of the owner");
+    assert_eq!((status(&bob).await, status(&agent).await), (401, 401), "and nobody else");
+    // Shed, it is neither counted nor masked: a plain exchange of the same person goes on.
+    assert_eq!(status(&rig.human("alice", "cli")).await, 200);
+    // What does not verify never reaches a class window: it is the peer's budget that it spends.
+    let mut ungranted = cli.clone();
+    ungranted["actor"] = json!("nobody");
+    assert_eq!(status(&ungranted).await, 401);
+    let shed = rig.exchange(FaceName::Public, &cli).await;
+    assert_eq!(shed.status, 429);
+    assert!(shed.error().starts_with("too many refused manager selections"), "{}", shed.error());
+}
+
+#[tokio::test]
 async fn a_full_pinned_window_asks_to_check_the_instance() {
     let rig = Rig::start().await;
     let mut pinned = rig.agent();
