@@ -203,6 +203,21 @@ impl IdpBridge {
     /// Actor grammar, IdP token, owner, grant; in this order.
     pub async fn prove(&self, idp_token: &str, actor: &str) -> Result<ProvedActor<'_>, BridgeRefusal> {
         let actor = Actor::parse(actor).map_err(|error| BridgeRefusal(error.to_string()))?;
+        let (owner, proof_exp) = self.verify(idp_token).await?;
+        let grant = self.hooks.authorize_actor(&owner, &actor).await?;
+        if grant.owner != owner || grant.actor != actor {
+            return Err(BridgeRefusal(format!("the grant that was found is not the one of {owner}.{actor}")));
+        }
+        Ok(ProvedActor { bridge: self, grant, proof_exp })
+    }
+
+    /// The owner that an IdP token derives to: verified against the pinned issuer, audience and keys. Which of the owner's
+    /// actors asks, and what it may do, is another question.
+    pub async fn identify(&self, idp_token: &str) -> Result<DerivedOwner, BridgeRefusal> {
+        self.verify(idp_token).await.map(|(owner, _)| owner)
+    }
+
+    async fn verify(&self, idp_token: &str) -> Result<(DerivedOwner, UnixSecs), BridgeRefusal> {
         let proof = idp::verify_idp_token(idp_token, &self.idp.pin, &self.idp.keys, self.clock.now_secs())
             .await
             .map_err(|refusal| BridgeRefusal(refusal.0))?;
@@ -210,11 +225,7 @@ impl IdpBridge {
             .owner_secret
             .derive(&self.idp.pin.issuer, &proof.sub)
             .map_err(|error| BridgeRefusal(error.0.to_owned()))?;
-        let grant = self.hooks.authorize_actor(&owner, &actor).await?;
-        if grant.owner != owner || grant.actor != actor {
-            return Err(BridgeRefusal(format!("the grant that was found is not the one of {owner}.{actor}")));
-        }
-        Ok(ProvedActor { bridge: self, grant, proof_exp: proof.exp })
+        Ok((owner, proof.exp))
     }
 
     /// The whole exchange.

@@ -45,7 +45,7 @@ use crate::{
     manager::{ManagerAuthority, PartsInputs},
     managers::NoManagers,
     past_note::PastNote,
-    platform::Platform,
+    platform::{Platform, PlatformSupervision},
     public_face::PublicFace,
     sessions::SessionDirectory,
     user_tokens::create_user_token_issuer,
@@ -163,6 +163,8 @@ pub(crate) struct ContextInputs {
     pub composition: Composition,
     /// The platform that embeds the service, checked.
     pub platform: Option<Platform>,
+    /// The platform that supervises managers for its users.
+    pub supervision: Option<Arc<dyn PlatformSupervision>>,
     pub port: u16,
     pub public_face: Option<PublicFace>,
     pub callout_limits: CalloutLimits,
@@ -349,13 +351,27 @@ async fn open(
         entropy: Arc::clone(&inputs.entropy),
     });
     let credentials: Arc<dyn ConnectCredentials> = Arc::clone(&plane) as _;
+    let service = Arc::new(compose(
+        &inputs,
+        &material,
+        ledger.clone(),
+        credentials,
+        Arc::new(live),
+        limiter,
+        manager.clone(),
+    )?);
+    let entered = Arc::clone(&service.entered);
     let doors = Doors {
         plane: Arc::clone(&plane) as _,
         ledger: ledger.clone(),
         data_account: material.data_account.account.clone(),
+        grants: service.exchange.authority.clone(),
+        manager: Arc::clone(&service.manager),
     };
-    let service =
-        Arc::new(compose(&inputs, &material, ledger, credentials, Arc::new(live), limiter, manager.clone())?);
+    let platform_owners = [
+        material.owner_secret.platform_control_owner(&inputs.space, &material.data_account.account),
+        material.owner_secret.platform_control_owner_of_text(&inputs.space, &material.data_account.account),
+    ];
     let cap = Capability::mint(&*inputs.entropy);
     let face = Arc::new(Face::loopback(Arc::clone(&service), cap.clone(), doors));
     let loopback = Listener::bind(inputs.port, face, Seats::of_process())
@@ -380,8 +396,11 @@ async fn open(
         data_account: material.data_account.account,
         composition: inputs.composition,
         platform: inputs.platform,
+        supervision: inputs.supervision,
+        platform_owners,
         connector,
         entropy: inputs.entropy,
+        clock: inputs.clock,
         url,
         public_url,
         cap,
@@ -390,6 +409,7 @@ async fn open(
         connection,
         callout,
         issuer,
+        entered,
         manager,
         stderr,
         listeners: loopback.into_iter().chain(public).collect(),
@@ -455,6 +475,7 @@ fn compose(
             clock: Arc::clone(clock),
         },
         manager: Arc::new(manager),
+        entered: Arc::default(),
         clock: Arc::clone(clock),
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cotal_authority::{Plane, issued::IssuerSession};
 use cotal_broker::{Connection, ConnectionState, Connector, Custody, custody::Owned};
 use cotal_callout::Callout;
-use cotal_wire::{Account, Entropy, EpError, Nkey, Space};
+use cotal_wire::{Account, Clock, Entropy, EpError, Nkey, Owner, Space};
 use futures::{FutureExt, future::Shared};
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, OwnedRwLockReadGuard, RwLock, watch};
@@ -18,7 +18,7 @@ use crate::{
     http::listener::Listener,
     lines::LineWriter,
     manager::ManagerAuthority,
-    platform::{HostDoor, Platform, PlatformControlDoor},
+    platform::{HostDoor, Platform, PlatformControlDoor, PlatformSupervision, PlatformSupervisorDoors},
 };
 
 /// How a context is.
@@ -62,9 +62,13 @@ pub(crate) struct HandleParts {
     pub data_account: Nkey<Account>,
     pub composition: Composition,
     pub platform: Option<Platform>,
+    pub supervision: Option<Arc<dyn PlatformSupervision>>,
+    /// The platform's owner, in both readings of its rule.
+    pub platform_owners: [Owner; 2],
     /// Opens what the context opens once it is started.
     pub connector: Connector,
     pub entropy: Arc<dyn Entropy>,
+    pub clock: Arc<dyn Clock>,
     pub url: String,
     pub public_url: Option<String>,
     pub cap: Capability,
@@ -74,6 +78,8 @@ pub(crate) struct HandleParts {
     pub callout: Arc<Callout>,
     /// What issues authority at a connect; it dials when it is first asked.
     pub issuer: IssuerSession,
+    /// Read-locked by each call of a door, and by each request of a manager, that works on durable state.
+    pub entered: Arc<RwLock<()>>,
     /// What decides and executes the requests of remote managers.
     pub manager: ManagerAuthority,
     /// Where the callout's lines go, unless the host takes them.
@@ -108,12 +114,13 @@ struct State {
 impl AuthService {
     /// Takes over what was opened and watches for its end.
     pub(crate) fn supervise(parts: HandleParts) -> Self {
+        let entered = Arc::clone(&parts.entered);
         let inner = Arc::new(Inner {
+            entered,
             parts,
             state: Mutex::default(),
             flight: Mutex::new(None),
             intake_stopped: OnceCell::new(),
-            entered: Arc::default(),
             end: watch::Sender::new(None),
         });
         let released = CancellationToken::new();
@@ -160,6 +167,12 @@ impl AuthService {
     pub fn platform_control(&self) -> Option<PlatformControlDoor> {
         let platform = self.inner.parts.platform.as_ref()?;
         Some(PlatformControlDoor::new(self.clone(), platform.clone()))
+    }
+
+    /// The platform supervisor's doors: there when the context was started with `platformSupervisor` (contract 05 §17).
+    pub fn platform_supervisor(&self) -> Option<PlatformSupervisorDoors> {
+        let platform = self.inner.parts.supervision.as_ref()?;
+        Some(PlatformSupervisorDoors::new(self.clone(), Arc::clone(platform)))
     }
 
     /// The doors of the host's own incarnations: there when the context was started with `platformControl.host`
@@ -369,6 +382,7 @@ mod tests {
                 context: None,
                 composition: Composition::default(),
                 platform: None,
+                supervision: None,
                 port: 0,
                 public_face: None,
                 callout_limits: CalloutLimits::default(),

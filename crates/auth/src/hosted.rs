@@ -21,7 +21,7 @@ use crate::{
     context::{self, CalloutLog, ContextInputs, NATIVE_ISSUANCE_PRUNE, StartError},
     handle::AuthService,
     host::lane::Threshold,
-    platform::PlatformControl,
+    platform::{PlatformControl, PlatformSupervision},
     public_face::PublicFaceRequest,
 };
 
@@ -62,6 +62,7 @@ pub struct AuthServiceInputs {
     state_dir: PathBuf,
     port: u16,
     platform_control: Option<PlatformControl>,
+    platform_supervisor: Option<Arc<dyn PlatformSupervision>>,
     public_face: Option<PublicFaceRequest>,
     composition: CompositionRequest,
     callout_limits: CalloutLimits,
@@ -93,6 +94,7 @@ impl AuthServiceInputs {
             state_dir: state_dir.as_ref().to_owned(),
             port: 0,
             platform_control: None,
+            platform_supervisor: None,
             public_face: None,
             composition: CompositionRequest::default(),
             callout_limits: CalloutLimits::default(),
@@ -117,6 +119,13 @@ impl AuthServiceInputs {
     #[must_use]
     pub fn platform_control(mut self, platform: PlatformControl) -> Self {
         self.platform_control = Some(platform);
+        self
+    }
+
+    /// The platform supervises managers for its users: gives the handle [`AuthService::platform_supervisor`].
+    #[must_use]
+    pub fn platform_supervisor(mut self, platform: Arc<dyn PlatformSupervision>) -> Self {
+        self.platform_supervisor = Some(platform);
         self
     }
 
@@ -220,6 +229,7 @@ impl AuthServiceInputs {
             context: Some(self.context),
             composition,
             platform,
+            supervision: self.platform_supervisor,
             port: self.port,
             public_face,
             callout_limits: self.callout_limits,

@@ -69,7 +69,8 @@ pub use lines::{StderrLine, stderr_line};
 pub use openapi::openapi_document;
 pub use platform::{
     AssignmentState, HOST_FENCE_POLL, HostDoor, HostIncarnation, ObserveAssignment, PlatformAssignment,
-    PlatformControl, PlatformControlDoor, PlatformHost,
+    PlatformControl, PlatformControlDoor, PlatformError, PlatformHost, PlatformSupervision,
+    PlatformSupervisorDoor, PlatformSupervisorDoors,
 };
 pub use provider::{
     AuthProvider, AuthProviders, CotalAuthProvider, DeprovisionError, ProviderError, reviewed_secret_keys,
@@ -82,6 +83,7 @@ pub use user_tokens::{UserTokenIssuer, create_user_token_issuer};
 pub use cotal_authority::{
     Plane,
     activation::ActivationFailure,
+    manager::SupervisorAssignment,
     retirement::{Retirement, RetirementFailure},
 };
 pub use cotal_broker::custody::Owned;

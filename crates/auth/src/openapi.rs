@@ -1,5 +1,7 @@
 //! The OpenAPI document of both faces, generated from the routes and served nowhere.
 
+pub(crate) mod manager;
+
 use utoipa::{
     Modify, OpenApi,
     openapi::{
@@ -9,8 +11,8 @@ use utoipa::{
 };
 
 use crate::http::{
-    doors::{interactive_retire, managed_activate, managed_retire},
-    exchange, health, jwks, mesh,
+    doors::{interactive_retire, managed_activate, managed_retire, verify_enrollment},
+    exchange, health, jwks, manager_authority, mesh,
 };
 
 /// What the capability is, for who reads the document.
@@ -30,6 +32,8 @@ const CAPABILITY: &str = "The capability of `auth-service.json`, new at every st
         health::reply,
         jwks::reply,
         exchange::serve,
+        manager_authority::serve,
+        verify_enrollment::serve,
         interactive_retire::serve,
         managed_retire::serve,
         managed_activate::serve,

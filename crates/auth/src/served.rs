@@ -76,6 +76,7 @@ impl TakenDir {
             context: None,
             composition,
             platform: None,
+            supervision: None,
             port: flags.port,
             public_face: flags.public_face,
             callout_limits: flags.callout_limits,

@@ -18,6 +18,8 @@ const PLATFORM_DOMAIN: &[u8] = b"cotal/platform-control-owner/v1\0";
 const SECRET_LEN: usize = 32;
 /// Bytes of the digest that name an owner: 128 bits.
 const OWNER_DIGEST_LEN: usize = 16;
+/// Characters of base32 that name an owner.
+const OWNER_TEXT_LEN: usize = 26;
 
 /// The space's owner-derivation secret: at least 32 bytes, zeroized on drop.
 #[derive(Clone)]
@@ -90,20 +92,34 @@ impl OwnerSecret {
     /// The platform control owner (contract 04 §5.1, decision D3).
     pub fn platform_control_owner(&self, space: &Space, account: &Nkey<Account>) -> Owner {
         let message = [PLATFORM_DOMAIN, space.as_str().as_bytes(), b"\0", account.as_str().as_bytes()];
-        let name = self.name(token::PLATFORM_PREFIX, &message);
-        #[allow(clippy::expect_used, reason = "p_ and 26 base32 characters are an owner")]
-        Owner::parse(&name).expect("a platform owner is an owner")
+        platform_owner(&self.name(token::PLATFORM_PREFIX, &message))
+    }
+
+    /// The same owner in the other reading of its rule, which cuts the text and not the bytes (contract 10 §9). A store whose
+    /// gates name it keeps it (decision D3).
+    pub fn platform_control_owner_of_text(&self, space: &Space, account: &Nkey<Account>) -> Owner {
+        let message = [PLATFORM_DOMAIN, space.as_str().as_bytes(), b"\0", account.as_str().as_bytes()];
+        let text = base32_lower().encode(&self.digest(&message));
+        platform_owner(&format!("{}{}", token::PLATFORM_PREFIX, &text[..OWNER_TEXT_LEN]))
     }
 
     fn name(&self, prefix: &str, message: &[&[u8]]) -> String {
+        format!("{prefix}{}", base32_lower().encode(&self.digest(message)[..OWNER_DIGEST_LEN]))
+    }
+
+    fn digest(&self, message: &[&[u8]]) -> [u8; 32] {
         #[allow(clippy::expect_used, reason = "HMAC takes a key of any length")]
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.bytes).expect("HMAC takes any key");
         for part in message {
             mac.update(part);
         }
-        let digest = mac.finalize().into_bytes();
-        format!("{prefix}{}", base32_lower().encode(&digest[..OWNER_DIGEST_LEN]))
+        mac.finalize().into_bytes().into()
     }
+}
+
+fn platform_owner(name: &str) -> Owner {
+    #[allow(clippy::expect_used, reason = "p_ and 26 base32 characters are an owner")]
+    Owner::parse(name).expect("a platform owner is an owner")
 }
 
 impl fmt::Debug for OwnerSecret {
@@ -154,6 +170,8 @@ mod tests {
         let account = Nkey::parse(&format!("A{}", "B".repeat(55))).unwrap();
         let owner = counting().platform_control_owner(&Space::parse("demo").unwrap(), &account);
         assert_eq!(owner.as_str(), "p_twm65lc2v4yntkvefwmb2eb5ky");
+        let other = counting().platform_control_owner_of_text(&Space::parse("demo").unwrap(), &account);
+        assert_eq!(other.as_str(), "p_twm65lc2v4yntkvefwmb2eb5k3");
     }
 
     #[test]

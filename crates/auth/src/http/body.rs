@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body_util::BodyExt;
 use hyper::body::Body;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 
 use super::reply::Reply;
 
@@ -48,15 +48,16 @@ impl From<BodyRefusal> for Reply {
 }
 
 /// Reads to the end, keeping at most `max` bytes, then decodes UTF-8 lossily and parses JSON.
-pub(crate) async fn read_json<B>(body: &mut B, max: usize) -> Result<Value, BodyRefusal>
+pub(crate) async fn read_json<T, B>(body: &mut B, max: usize) -> Result<T, BodyRefusal>
 where
+    T: DeserializeOwned,
     B: Body<Data = Bytes> + Unpin,
 {
     parse(&read_bounded(body, max).await?)
 }
 
 /// Decodes UTF-8 lossily and parses JSON.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Value, BodyRefusal> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BodyRefusal> {
     serde_json::from_str(&String::from_utf8_lossy(bytes)).map_err(|_| BodyRefusal::NotJson)
 }
 
@@ -86,6 +87,7 @@ where
 mod tests {
     use http_body_util::Full;
     use proptest::prelude::*;
+    use serde_json::Value;
 
     use super::*;
 

@@ -35,7 +35,7 @@ pub(crate) const PATH: &str = "/exchange";
 const CAPABILITY_WRONG: &str =
     "missing/invalid exchange capability - read it from the space's auth-service.json";
 const CAPABILITY_FLOODED: &str = "too many invalid-capability attempts - wait a minute and retry";
-const THROTTLED: &str = "too many refused exchanges - wait a minute and retry";
+pub(crate) const THROTTLED: &str = "too many refused exchanges - wait a minute and retry";
 const NOT_AN_OBJECT: &str = "exchange body must be a JSON object";
 const SESSION_PAIR: &str = "view \"session-caller\" and sessionGrant come together or not at all";
 const TRANSFER_PAIR: &str = "view \"transfer-writer\" and transferWriter come together or not at all";
@@ -283,7 +283,7 @@ where
     }
     // Evaluated before the body, enforced only on a refusal: a good credential is always served.
     let throttled = face.is_throttled(caller);
-    let body = match body::read_json(body, BODY_MAX).await {
+    let body: Value = match body::read_json(body, BODY_MAX).await {
         Ok(body) => body,
         Err(refusal) => return refusal.into(),
     };
@@ -595,7 +595,7 @@ pub mod fuzzing {
             body: reply.body.to_vec(),
             counted,
         };
-        let body = body::parse(bytes).map_err(|refusal| refused(false, refusal.into()))?;
+        let body: Value = body::parse(bytes).map_err(|refusal| refused(false, refusal.into()))?;
         decide(&body, public).map_err(|refusal| refused(refusal.is_counted(), refusal.reply(false)))
     }
 

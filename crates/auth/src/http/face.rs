@@ -6,13 +6,14 @@ use bytes::Bytes;
 use cotal_wire::{Clock, UnixMillis};
 use http::{StatusCode, Uri, request::Parts};
 use hyper::body::Body;
+use tokio::sync::RwLock;
 
 use super::{
-    doors::{Doors, interactive_retire, managed_activate, managed_retire},
+    doors::{Doors, interactive_retire, managed_activate, managed_retire, verify_enrollment},
     exchange::{self, Exchange},
     guard, health, jwks,
     loopback::{self, BadCapability, Loopback},
-    mesh, peer,
+    manager_authority, mesh, peer,
     public::{self, Admitted, Public},
     reply::Reply,
 };
@@ -24,6 +25,8 @@ pub(crate) struct Service {
     pub jwks: Bytes,
     pub exchange: Exchange,
     pub manager: Arc<dyn AnswerManagers>,
+    /// Read-locked by each request that works on durable state: a close of the context waits for it.
+    pub entered: Arc<RwLock<()>>,
     pub clock: Arc<dyn Clock>,
 }
 
@@ -97,6 +100,10 @@ impl Face {
                 Ok(()) => Ok(exchange::serve(self, &self.caller(parts, remote), parts, body).await),
                 Err(refusal) => Err(refusal),
             },
+            (_, Some(manager_authority::PATH)) => match guard::json_post(parts) {
+                Ok(()) => Ok(manager_authority::serve(self, &self.caller(parts, remote), parts, body).await),
+                Err(refusal) => Err(refusal),
+            },
             (Policy::Loopback(loopback), Some(target)) => Ok(self.door(loopback, target, parts, body).await),
             _ => Ok(self.unknown_path()),
         };
@@ -113,6 +120,7 @@ impl Face {
             interactive_retire::PATH => interactive_retire::serve(doors, loopback, parts, body).await,
             managed_retire::PATH => managed_retire::serve(doors, loopback, parts, body).await,
             managed_activate::PATH => managed_activate::serve(doors, loopback, parts, body).await,
+            verify_enrollment::PATH => verify_enrollment::serve(doors, loopback, parts, body).await,
             _ => self.unknown_path(),
         }
     }

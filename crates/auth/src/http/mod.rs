@@ -13,6 +13,7 @@ pub(crate) mod health;
 pub(crate) mod jwks;
 pub(crate) mod listener;
 pub(crate) mod loopback;
+pub(crate) mod manager_authority;
 pub(crate) mod mesh;
 pub(crate) mod peer;
 pub(crate) mod public;

@@ -13,6 +13,7 @@ mod observed;
 mod parts;
 mod queries;
 mod runs;
+mod verify;
 
 use std::sync::Arc;
 
@@ -22,12 +23,21 @@ use cotal_wire::{EpError, es_value::EsValue, manager_authority::Kind};
 use serde_json::Value;
 
 pub(crate) use parts::{Parts, PartsInputs};
+pub(crate) use verify::VerifiedAgent;
 
 /// What answers the requests of remote managers, for the routes and doors that prove who asks.
 #[async_trait]
 pub(crate) trait AnswerManagers: Send + Sync {
     /// Decides a request by its kind and executes it; the result in the contract's shape.
     async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Value, EpError>;
+
+    /// Decides a request of one of the four kinds about managed agents, and does nothing.
+    async fn verify_agent(
+        &self,
+        holder: &Holder,
+        kind: Kind,
+        request: &EsValue,
+    ) -> Result<VerifiedAgent, EpError>;
 }
 
 /// Decides and executes the requests of remote managers. Clones are one authority.
@@ -75,6 +85,16 @@ impl AnswerManagers for ManagerAuthority {
             Kind::Maintenance => maintenance::mend(parts, holder, request).await,
             Kind::Service => lifecycle::issue(parts, holder, request).await,
         }
+    }
+
+    async fn verify_agent(
+        &self,
+        holder: &Holder,
+        kind: Kind,
+        request: &EsValue,
+    ) -> Result<VerifiedAgent, EpError> {
+        self.parts.plane.check_open()?;
+        verify::decide(&self.parts, holder, kind, request).await
     }
 }
 

@@ -2,18 +2,22 @@
 
 use cotal_authority::{
     activation::ActivationFailure,
-    registration::{EndpointInstance, gate},
+    manager::{Assignment, Holder, PlatformContext, Predecessor, check_platform_gate, check_predecessor},
+    registration::{EndpointInstance, gate, is_registered},
 };
 use cotal_wire::{
-    Actor, DerivedOwner, EndpointName, EndpointToken, EpError, InstanceId, LifecycleUid, Principal,
+    Actor, DerivedOwner, EndpointName, EndpointToken, EpError, InstanceId, LifecycleUid, Owner, Principal,
+    es_value::EsValue,
+    manager_authority::{PlatformControlRequest, serve_principal},
     rows::EndpointGate,
 };
+use serde_json::Value;
 
 use super::{
-    Platform,
+    AssignmentState, Platform,
     assignment::{self, PlatformAssignment},
 };
-use crate::handle::AuthService;
+use crate::{handle::AuthService, manager::AnswerManagers};
 
 /// The doors of a context that was started with `platformControl`. It is a handle of that context too: while it lives, the
 /// context is not closed by the drop of the others.
@@ -36,6 +40,58 @@ impl PlatformControlDoor {
         self.service.check_ready()?;
         let parts = self.service.parts();
         assignment::current(&*self.platform.assignments, &parts.space, &parts.data_account).await
+    }
+
+    /// Serves one request for the manager that the platform has assigned, the JSON text of an envelope (contract 05 §16): its
+    /// own lifecycle, maintenance, the questions, and its runs. What is issued is the platform's own, `p_…`.
+    ///
+    /// `unavailable` when the context is not ready or the assignment cannot be read; `bad-request` for a text that is no
+    /// envelope; `unimplemented` for the kinds about managed agents; `permission-denied` for everything that the assignment
+    /// does not cover; `failed-precondition` while the instance that had it before is registered; past all that, what the
+    /// kind itself refuses. It runs to its end when its caller does not wait, and a close of the context waits for it.
+    pub async fn authority(&self, envelope: &[u8]) -> Result<Value, EpError> {
+        let entered = self.service.enter()?;
+        let envelope = parse(envelope)?;
+        let door = self.clone();
+        let serving = tokio::spawn(async move {
+            let _entered = entered;
+            door.serve(&envelope).await
+        });
+        serving
+            .await
+            .unwrap_or_else(|_| Err(EpError::internal("platform: the request did not run to its end")))
+    }
+
+    async fn serve(&self, envelope: &EsValue) -> Result<Value, EpError> {
+        let request = PlatformControlRequest::parse(envelope)?;
+        let parts = self.service.parts();
+        let context = PlatformContext { space: &parts.space, account: &parts.data_account };
+        context.check_control(&request)?;
+        let seen =
+            assignment::current(&*self.platform.assignments, &parts.space, &parts.data_account).await?;
+        let predecessor = seen.predecessor_instance_id.clone();
+        let assignment = Assignment::from(seen);
+        context.check_assigned(&request, &assignment)?;
+
+        let endpoint = EndpointName::manager().token();
+        let gate = observe(&self.service, &endpoint, &assignment.instance).await?;
+        let owner = self.owner(&assignment.instance, gate.as_ref());
+        check_platform_gate(owner, &assignment.instance, gate.as_ref())?;
+        if let Some(before) = predecessor {
+            let gate = observe(&self.service, &endpoint, &before).await?;
+            let at = EndpointInstance { endpoint, instance: before };
+            let registered = is_registered(parts.plane.stores(), &at).await?;
+            check_predecessor(request.operation(), Some(Predecessor { gate: gate.as_ref(), registered }))?;
+        }
+        let holder = Holder::Platform { owner: owner.clone(), assignment };
+        parts.manager.dispatch(&holder, request.request).await
+    }
+
+    /// The platform's owner. A gate that names it in the other reading of its rule keeps it so (decision D3).
+    fn owner(&self, instance: &InstanceId, gate: Option<&EndpointGate>) -> &Owner {
+        let [owner, other] = &self.service.parts().platform_owners;
+        let is_other = gate.is_some_and(|gate| *gate.principal() == serve_principal(other, instance));
+        if is_other { other } else { owner }
     }
 
     /// The issuance gate of a manager instance as it stands at this moment, or `None` (contract 05 §15.3).
@@ -68,6 +124,24 @@ impl PlatformControlDoor {
             let error = EpError::internal("the activation did not run to its end");
             Err(ActivationFailure { error, began: true })
         })
+    }
+}
+
+/// An envelope's text.
+pub(super) fn parse(envelope: &[u8]) -> Result<EsValue, EpError> {
+    EsValue::parse(envelope).map_err(|_| EpError::bad_request("platform: the envelope is not JSON"))
+}
+
+impl From<PlatformAssignment> for Assignment {
+    fn from(seen: PlatformAssignment) -> Self {
+        Self {
+            space: seen.space,
+            account: seen.account_public_key,
+            instance: seen.instance_id,
+            lifecycle_uid: seen.lifecycle_uid,
+            revision: seen.assignment_revision,
+            assigned: seen.state == AssignmentState::Assigned,
+        }
     }
 }
 

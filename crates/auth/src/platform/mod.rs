@@ -1,9 +1,10 @@
 //! What a platform that embeds the service brings with it, and the doors that it gets for it: in process only, never a
-//! route (contract 05 §15.3, §18).
+//! route (contract 05 §15.3, §16-18).
 
 mod assignment;
 mod control;
 mod host;
+mod supervisor;
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use crate::context::StartError;
 pub use assignment::{AssignmentState, ObserveAssignment, PlatformAssignment};
 pub use control::PlatformControlDoor;
 pub use host::{HOST_FENCE_POLL, HostDoor, HostIncarnation};
+pub use supervisor::{PlatformError, PlatformSupervision, PlatformSupervisorDoor, PlatformSupervisorDoors};
 
 /// `platformControl` of a hosted context (contract 05 §15.1).
 #[derive(Clone)]

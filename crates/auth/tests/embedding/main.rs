@@ -12,6 +12,7 @@ mod embed;
 mod host;
 mod parts;
 mod plane;
+mod platform_doors;
 #[path = "../stage/mod.rs"]
 mod stage;
 

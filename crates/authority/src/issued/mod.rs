@@ -5,7 +5,8 @@
 //! active there, and only then is the row written that names it to its connection. Whoever was cut off anywhere leaves
 //! an attempt that resolves to nothing, or one that nobody holds; the next issuance takes a generation of its own.
 //!
-//! What is issued here is a user connection's authority ([`UserCaller`]). The statically minted profiles that a manager may
+//! What is issued here is a user connection's authority ([`UserCaller`]), and what a platform supervisor's manager holds for
+//! two of its duties ([`SupervisedDuty`]). The statically minted profiles that a manager may
 //! issue (contract 01 §3.3) take the same three steps, and nothing of this project mints one of them as issued.
 
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod shared_ends;
 mod sources;
 mod stage;
 mod store;
+mod supervised;
 mod user_caller;
 
 pub use one_shot::{retire_lifecycle_issuance, with_issuer_session};
@@ -27,4 +29,5 @@ pub(crate) use shared_ends::IssuanceEnds;
 pub use sources::{HostSources, SourceLiveness};
 pub use stage::{ReleasedAuthority, StagedAuthority};
 pub use store::{IssuedStore, check_space};
+pub use supervised::SupervisedDuty;
 pub use user_caller::UserCaller;

@@ -1,7 +1,7 @@
 //! On whose account a manager's request is decided (contract 06 §2.2).
 
 use cotal_wire::{
-    Account, EpError, InstanceId, LifecycleUid, Nkey, Owner, OwnerKind, Space,
+    Account, EpError, InstanceId, LifecycleUid, Nkey, Owner, OwnerKind, Space, UnixSecs,
     manager_authority::{ADMIN, HolderKind, SPAWN, SUPERVISE},
 };
 
@@ -39,21 +39,41 @@ pub enum Holder {
         /// The assignment, as just read.
         assignment: Assignment,
     },
+    /// The platform, in the name of the user whose manager it supervises (contract 05 §17). It supervises, and may do
+    /// nothing else.
+    Supervisor {
+        /// The user.
+        owner: Owner,
+        /// The assigned instance.
+        instance: InstanceId,
+        /// When the assignment ends: see [`Holder::not_after`].
+        until: UnixSecs,
+    },
 }
 
 impl Holder {
     /// The owner that the request acts for.
     pub fn owner(&self) -> &Owner {
         match self {
-            Self::Human { owner, .. } | Self::Platform { owner, .. } => owner,
+            Self::Human { owner, .. } | Self::Platform { owner, .. } | Self::Supervisor { owner, .. } => {
+                owner
+            }
         }
     }
 
     /// How its requests are read.
     pub fn kind(&self) -> HolderKind {
         match self {
-            Self::Human { .. } => HolderKind::Human,
+            Self::Human { .. } | Self::Supervisor { .. } => HolderKind::Human,
             Self::Platform { .. } => HolderKind::Platform,
+        }
+    }
+
+    /// The end of the assignment that the holder acts under, when it has one: nothing that is signed for it expires later.
+    pub fn not_after(&self) -> Option<UnixSecs> {
+        match self {
+            Self::Human { .. } | Self::Platform { .. } => None,
+            Self::Supervisor { until, .. } => Some(*until),
         }
     }
 
@@ -76,7 +96,12 @@ impl Holder {
             {
                 Ok(())
             }
-            Self::Platform { .. } => {
+            Self::Supervisor { owner, instance: assigned, .. }
+                if owner.kind() == OwnerKind::Derived && assigned.as_str() == instance =>
+            {
+                Ok(())
+            }
+            Self::Platform { .. } | Self::Supervisor { .. } => {
                 Err(EpError::permission_denied("the platform has not assigned this manager instance"))
             }
         }
@@ -88,6 +113,22 @@ mod tests {
     use cotal_wire::EpCode;
 
     use super::*;
+
+    #[test]
+    fn a_supervisor_has_its_instance_and_nothing_past_its_assignment() {
+        let (owner, instance) = (
+            Owner::parse("u_aaaaaaaaaaaaaaaaaaaaaaaaaa").unwrap(),
+            InstanceId::parse(&"a".repeat(26)).unwrap(),
+        );
+        let holder = Holder::Supervisor { owner, instance: instance.clone(), until: UnixSecs(100) };
+        assert!(holder.may_supervise(instance.as_str()).is_ok());
+        assert_eq!(holder.may_supervise(&"b".repeat(26)).unwrap_err().code, EpCode::PermissionDenied);
+        assert!(![SUPERVISE, ADMIN, SPAWN].iter().any(|scope| holder.has(scope)), "it carries no scope");
+        assert_eq!(holder.kind(), HolderKind::Human, "it acts for a user");
+        assert_eq!(holder.not_after(), Some(UnixSecs(100)));
+        let person = Holder::Human { owner: holder.owner().clone(), scope: vec![] };
+        assert_eq!(person.not_after(), None);
+    }
 
     #[test]
     fn supervise_is_literal_and_a_platform_needs_its_assignment() {

@@ -10,6 +10,7 @@ mod holder;
 mod intents;
 mod lifecycle;
 mod maintenance;
+mod platform;
 mod queries;
 mod registration;
 
@@ -27,5 +28,8 @@ pub use lifecycle::{
 };
 pub(crate) use maintenance::family_holders;
 pub use maintenance::{check_family, decide_maintenance, reconciliation, repair_refused};
+pub use platform::{
+    PlatformContext, Predecessor, SupervisorAssignment, check_platform_gate, check_predecessor, ended,
+};
 pub use queries::{decide_admin_authorization, decide_goal_index_scan, is_admin};
 pub use registration::{CurrentManager, check_current};

@@ -54,6 +54,48 @@ pub async fn provision(
     create_same(stores.auth_store(), &key(at), row, "endpoint gate").await
 }
 
+/// How often a gate is tried against writers that keep winning (contract 05 §17).
+const RETIRE_ATTEMPTS: usize = 4;
+
+/// Closes a gate of this principal for ever, one that was never provisioned too: nothing is minted behind it any more, and
+/// nothing registers. The same again is no failure.
+///
+/// A marker is `failed-precondition`, another principal's gate `permission-denied`, an ambiguous write `unavailable`, and a
+/// gate that moved at every attempt `conflict`.
+pub async fn retire(
+    stores: &AuthorityStores,
+    at: &EndpointInstance,
+    principal: &Principal,
+    op: &OpId,
+) -> Result<(), EpError> {
+    const WHAT: &str = "retiring the endpoint gate";
+    for _ in 0..RETIRE_ATTEMPTS {
+        let outcome = match observe(stores, at).await? {
+            None => {
+                let row = EndpointGate::born_retired(principal, op).to_bytes();
+                stores.auth_store().create(&key(at), row).await
+            }
+            Some(seen) if seen.gate.principal() != principal => {
+                return Err(EpError::permission_denied(format!(
+                    "the gate of {at} is another principal's; nothing of it was retired"
+                )));
+            }
+            Some(seen) if seen.gate.is_retired() => return Ok(()),
+            Some(seen) => {
+                let row = seen.gate.retire(op).to_bytes();
+                stores.auth_store().update(&key(at), row, seen.revision).await
+            }
+        };
+        match outcome {
+            WriteOutcome::Written(_) => return Ok(()),
+            WriteOutcome::Lost => {}
+            WriteOutcome::Ambiguous(why) => return Err(ambiguous(WHAT, &why)),
+            WriteOutcome::Refused(why) => return Err(unsent(WHAT, &why)),
+        }
+    }
+    Err(EpError::conflict(format!("the gate of {at} kept moving; retire it again")))
+}
+
 /// Freezes the gate that was observed, by a registration. `None` when it moved since; an ambiguous write is
 /// `unavailable`, and the same operation may find itself the holder.
 pub(crate) async fn freeze(

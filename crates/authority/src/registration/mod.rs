@@ -68,6 +68,11 @@ impl fmt::Display for EndpointInstance {
     }
 }
 
+/// Whether the instance is in the registry: its spec was written, and not taken out since.
+pub async fn is_registered(stores: &AuthorityStores, at: &EndpointInstance) -> Result<bool, EpError> {
+    Ok(matches!(spec::read(stores, at).await?, spec::SpecSeen::Registered(..)))
+}
+
 /// What a registration works on: both authority stores, proved, and the contract store.
 #[derive(Clone)]
 pub struct Registry {

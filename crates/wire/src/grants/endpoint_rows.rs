@@ -6,8 +6,9 @@ use super::rows::{Space, direct_get};
 use crate::{
     endpoint_subject::TargetTriple,
     endpoint_token::{self, DESCRIBE, EndpointName, Generation, MANAGER_ENDPOINT as MANAGER},
+    manager_authority::StandingRole,
     names::{Names, accepted_key},
-    token::{ConnId, InstanceId, LifecycleUid, Principal},
+    token::{ConnId, InstanceId, LifecycleUid, Owner, Principal},
     view::{SCOPE_ADMIN, SCOPE_RUN, SCOPE_SPAWN},
 };
 
@@ -75,13 +76,24 @@ pub struct Issued {
 impl Issued {
     /// The pair of a user connection: the accepted token is derived from the inbox nonce (contract 03 §H.6).
     pub fn for_connection(generation: Generation, conn_id: &ConnId) -> Self {
-        Self { generation, accepted: accepted_token(conn_id) }
+        Self { generation, accepted: accepted_token(conn_id.as_str()) }
     }
 }
 
-/// The first 32 hex characters of SHA-256 over `cotal.accepted.v1`, a NUL byte and the inbox nonce.
-fn accepted_token(conn_id: &ConnId) -> Generation {
-    let digest = Sha256::new().chain_update(b"cotal.accepted.v1\0").chain_update(conn_id.as_str()).finalize();
+/// The accepted token of what a platform supervisor's manager holds for one of its duties (contract 05 §6.2): no nonce is
+/// spelled like it.
+pub fn platform_supervisor_token(
+    owner: &Owner,
+    instance: &InstanceId,
+    lifecycle_uid: &LifecycleUid,
+    duty: StandingRole,
+) -> Generation {
+    accepted_token(&format!("platform-supervisor:{owner}:{instance}:{lifecycle_uid}:{}", duty.as_str()))
+}
+
+/// The first 32 hex characters of SHA-256 over `cotal.accepted.v1`, a NUL byte and what the token is derived from.
+fn accepted_token(of: &str) -> Generation {
+    let digest = Sha256::new().chain_update(b"cotal.accepted.v1\0").chain_update(of).finalize();
     Generation::of_digest(&digest.into())
 }
 
@@ -373,6 +385,17 @@ mod tests {
             &ConnId::parse("inbox-nonce-1").unwrap(),
         );
         assert_eq!(issued.accepted.as_str(), "b41aa822c206e047851aae25b722f449");
+    }
+
+    #[test]
+    fn a_supervised_duty_has_one_token_for_ever() {
+        // printf 'cotal.accepted.v1\0platform-supervisor:<owner>:<instance>:<lifecycle>:supervisor' | sha256sum
+        let owner = Owner::parse("u_aaaaaaaaaaaaaaaaaaaaaaaaaa").unwrap();
+        let instance = InstanceId::parse(&"i".repeat(26)).unwrap();
+        let uid = LifecycleUid::parse(&"l".repeat(26)).unwrap();
+        let token = |duty| platform_supervisor_token(&owner, &instance, &uid, duty);
+        assert_eq!(token(StandingRole::Supervisor).as_str(), "9a1e3d8ea3cdc9d1a764ec1b2fa04aeb");
+        assert_ne!(token(StandingRole::Executor), token(StandingRole::Supervisor));
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod read_views;
 mod rows;
 pub mod runs;
 
-pub use endpoint_rows::{Capabilities, InstrumentTier, Issued};
+pub use endpoint_rows::{Capabilities, InstrumentTier, Issued, platform_supervisor_token};
 pub use profile::{AgentGrants, ConnectPrincipal, GrantError, Profile, permissions};
 
 /// Longest JWT of a user, in bytes (contract 02 §9).

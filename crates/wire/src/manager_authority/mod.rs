@@ -11,6 +11,7 @@
 //! | questions | [`GoalIndexRequest`], [`AdminRequest`] |
 //! | runs | [`RunAdmissionRequest`], [`RunAttemptRequest`], [`RunRevokeRequest`] |
 //! | delegated user intents | [`IntentRequest`], [`ExecutionRequest`] |
+//! | the platform's doors, in process | [`PlatformControlRequest`], [`PlatformSupervisorRequest`] |
 
 mod echo;
 mod envelope;
@@ -21,6 +22,7 @@ mod maintenance;
 mod managed_agent;
 mod managed_agent_result;
 mod material;
+mod platform;
 mod proof;
 mod queries;
 mod runs;
@@ -47,6 +49,7 @@ pub use managed_agent_result::{
     RetirementPhase, RuntimeIntent, RuntimeReadiness, RuntimeResult, RuntimeState,
 };
 pub use material::{CredentialName, Credentials, IssuedJwt, RemoteManagerAuthorityMaterial};
+pub use platform::{PlatformControlRequest, PlatformSupervisorRequest};
 pub use proof::{CURRENT_REGISTRATION_DOMAIN, current_registration_message, registration_proof};
 pub use queries::{AdminRequest, AdminResult, GoalIndexRequest, GoalIndexResult};
 pub use runs::{

@@ -191,10 +191,30 @@ impl EndpointGate {
         Ok(Self { state: GateState::Open, coordinate: successor, ..self })
     }
 
+    /// A gate that is closed before anything was ever registered behind it: every number 0 (contract 05 §17).
+    pub fn born_retired(principal: &Principal, retirement: &OpId) -> Self {
+        Self { state: retired(retirement), ..Self::provisioned(principal) }
+    }
+
+    /// Open or frozen to retired, at the same coordinate. One that is retired keeps the operation that retired it.
+    #[must_use]
+    pub fn retire(self, retirement: &OpId) -> Self {
+        if self.is_retired() { self } else { Self { state: retired(retirement), ..self } }
+    }
+
+    /// Whether it is closed for ever.
+    pub fn is_retired(&self) -> bool {
+        matches!(self.state, GateState::Retired(_))
+    }
+
     /// `code` with the operation that stands in the way (contract 07 §17.1).
     pub fn blocked(&self, code: EpCode, message: &str) -> EpError {
         self.state.blocks(EpError::new(code, message))
     }
+}
+
+fn retired(by: &OpId) -> GateState {
+    GateState::Retired(GateOp::new(by.clone(), OpKind::Retirement))
 }
 
 #[cfg(test)]
@@ -285,6 +305,32 @@ mod tests {
             assert_eq!(code(again.clone().reopen(&op('c'), back)), EpCode::Internal, "{back:?}");
         }
         assert!(again.reopen(&op('c'), GateCoordinate { generation: 3, ..at }).unwrap().is_open());
+    }
+
+    #[test]
+    fn a_retired_gate_keeps_its_coordinate_and_who_retired_it() {
+        let born = EndpointGate::born_retired(&principal(), &op('r'));
+        assert_eq!(
+            text(&born),
+            format!(
+                "{{\"state\":\"retired\",\"generation\":0,\"processEpoch\":0,\"registrationRevision\":0,\
+                 \"nameAuthorityRevision\":0,\"principal\":\"local.UAAA\",\"op\":{{\"opId\":\"{}\",\
+                 \"kind\":\"retirement\"}}}}",
+                op('r')
+            )
+        );
+        let frozen = open().freeze(&op('a')).unwrap();
+        let next = frozen.coordinate().registered(Revision(7), true);
+        let registered = frozen.clone().reopen(&op('a'), next).unwrap();
+        for gate in [open(), frozen, registered] {
+            let at = gate.coordinate();
+            let retired = gate.retire(&op('r'));
+            assert!(retired.is_retired() && !retired.is_open());
+            assert_eq!(retired.coordinate(), at);
+            assert_eq!(EndpointGate::parse(&retired.to_bytes()).unwrap(), retired);
+            assert_eq!(code(retired.clone().freeze(&op('b'))), EpCode::FailedPrecondition);
+            assert_eq!(retired.clone().retire(&op('b')), retired);
+        }
     }
 
     #[test]

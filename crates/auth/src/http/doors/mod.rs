@@ -1,4 +1,4 @@
-//! The lifecycle doors: what a host on this machine asks of the authority plane (contract 05 §7.1-7.3).
+//! The loopback doors: what a host on this machine asks of the authority plane (contract 05 §7.1-7.4).
 //!
 //! Loopback only. A door reads a closed body, checks what the actor ledger says, and hands the rest to the plane. It
 //! never touches the refusal windows. Each route is a file with its own refusals.
@@ -6,6 +6,7 @@
 pub(crate) mod interactive_retire;
 pub(crate) mod managed_activate;
 pub(crate) mod managed_retire;
+pub(crate) mod verify_enrollment;
 
 use std::{str::FromStr, sync::Arc};
 
@@ -19,7 +20,7 @@ use cotal_ledger::{ActorRow, Ledger, LedgerError};
 use cotal_wire::{Account, Actor, DerivedOwner, EpCode, EpError, LifecycleUid, Nkey, Principal, TokenError};
 use http::{StatusCode, request::Parts};
 use hyper::body::Body;
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
@@ -29,6 +30,7 @@ use super::{
     loopback::Loopback,
     reply::Reply,
 };
+use crate::{authority::ExchangeAuthority, manager::AnswerManagers};
 
 /// `outcome` of a refusal that moved nothing.
 const NOT_EXECUTED: &str = "not-executed";
@@ -63,12 +65,16 @@ pub trait LifecycleDoor: Send + Sync {
     ) -> Result<(), ActivationFailure>;
 }
 
-/// What the three doors of one space answer from.
+/// What the doors of one space answer from.
 pub(crate) struct Doors {
     pub plane: Arc<dyn LifecycleDoor>,
     pub ledger: Ledger,
     /// The data account that this context serves.
     pub data_account: Nkey<Account>,
+    /// The interactive grants of the ledger.
+    pub grants: ExchangeAuthority,
+    /// Decides what a manager may have of a managed agent.
+    pub manager: Arc<dyn AnswerManagers>,
 }
 
 /// The words of one door, and which members its body has.
@@ -143,12 +149,9 @@ impl Door {
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        guard::json_post(parts).map_err(Unread::Guard)?;
-        if !loopback.admits(&parts.headers) {
-            return Err(Unread::Capability);
-        }
-        let body = body::read_json(body, BODY_MAX).await.map_err(Unread::Body)?;
-        let Value::Object(members) = body else { return Err(Unread::NotAnObject) };
+        let Value::Object(members) = open(loopback, parts, body).await? else {
+            return Err(Unread::NotAnObject);
+        };
         if let Some(unknown) = members.keys().find(|key| !self.members.contains(&key.as_str())) {
             return Err(Unread::Unknown(unknown.clone()));
         }
@@ -187,6 +190,19 @@ impl Door {
             }
         }
     }
+}
+
+/// The guards and the bytes of a body, in the contract's order.
+async fn open<T, B>(loopback: &Loopback, parts: &Parts, body: &mut B) -> Result<T, Unread>
+where
+    T: DeserializeOwned,
+    B: Body<Data = Bytes> + Unpin,
+{
+    guard::json_post(parts).map_err(Unread::Guard)?;
+    if !loopback.admits(&parts.headers) {
+        return Err(Unread::Capability);
+    }
+    body::read_json(body, BODY_MAX).await.map_err(Unread::Body)
 }
 
 impl Members {

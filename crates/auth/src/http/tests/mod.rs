@@ -4,6 +4,8 @@ mod budgets;
 mod doors;
 mod exchanges;
 mod limits;
+mod manager_authority;
 mod order;
 mod people;
 mod rig;
+mod verify_enrollment;

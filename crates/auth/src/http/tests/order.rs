@@ -198,10 +198,13 @@ async fn only_the_exact_request_target_is_a_route() {
     for face in BOTH {
         let paths = match face {
             FaceName::Loopback => {
-                "/health, /jwks, /exchange, /interactive-lifecycle/retire, /managed-lifecycle/retire, \
-                 /managed-lifecycle/activate"
+                "/health, /jwks, /exchange, /manager-service-authority, \
+                 /manager-service-authority/verify-enrollment, /interactive-lifecycle/retire, \
+                 /managed-lifecycle/retire, /managed-lifecycle/activate"
             }
-            FaceName::Public => "/health, /jwks, /exchange, /.well-known/cotal-mesh",
+            FaceName::Public => {
+                "/health, /jwks, /exchange, /manager-service-authority, /.well-known/cotal-mesh"
+            }
         };
         for target in [
             "/",
@@ -217,6 +220,9 @@ async fn only_the_exact_request_target_is_a_route() {
             "/chat-session/open",
             "/interactive-lifecycle/retire?",
             "/managed-lifecycle/activate/",
+            "/manager-service-authority?",
+            "/manager-service-authority/",
+            "/manager-service-authority/verify-enrollment?",
             "/tool-result-consent/issue",
         ] {
             let answer = rig.send(face, &Call::get(target)).await;

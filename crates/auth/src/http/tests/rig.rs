@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cotal_authority::{
     activation::ActivationFailure,
+    manager::Holder,
     retirement::{Retirement, RetirementFailure},
 };
 use cotal_callout::{ConnectLimits, Limiter};
@@ -22,7 +23,7 @@ use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
 use cotal_trust::{idp::IdpPin, issuer::IssuerKeySet, nkey::Seed, owner::OwnerSecret, system::SystemEntropy};
 use cotal_wire::{
     Account, Actor, Clock, CredentialId, DerivedOwner, EpError, InstanceId, LifecycleUid, Nkey, Principal,
-    Space, UnixMillis,
+    Space, UnixMillis, es_value::EsValue, manager_authority::Kind,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -43,6 +44,7 @@ use crate::{
         listener::Listener,
         seats::Seats,
     },
+    manager::{AnswerManagers, VerifiedAgent},
     managers::{ManagerDirectory, SelectionRefusal},
     sessions::NoSessions,
     user_tokens::create_user_token_issuer,
@@ -214,6 +216,75 @@ impl LifecycleDoor for Plane {
     }
 }
 
+/// What answers the requests of managers here: what the test says. It writes down what came so far.
+#[derive(Default)]
+pub(super) struct Authority {
+    answers: Mutex<Option<Result<Value, EpError>>>,
+    verifies: Mutex<Option<Result<VerifiedAgent, EpError>>>,
+    asked: Mutex<Vec<(Holder, String)>>,
+    dies: AtomicBool,
+    holds: AtomicBool,
+    held: Notify,
+    released: Notify,
+}
+
+impl Authority {
+    pub(super) fn answers(&self, answer: Result<Value, EpError>) {
+        *self.answers.lock() = Some(answer);
+    }
+
+    pub(super) fn verifies(&self, answer: Result<VerifiedAgent, EpError>) {
+        *self.verifies.lock() = Some(answer);
+    }
+
+    /// Who asked what, as its text was before it came.
+    pub(super) fn asked(&self) -> Vec<(Holder, String)> {
+        self.asked.lock().clone()
+    }
+
+    pub(super) fn dies(&self) {
+        self.dies.store(true, Ordering::SeqCst);
+    }
+
+    /// The next request waits until it is released.
+    pub(super) fn holds(&self) {
+        self.holds.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) async fn held(&self) {
+        self.held.notified().await;
+    }
+
+    pub(super) fn release(&self) {
+        self.released.notify_one();
+    }
+}
+
+#[async_trait]
+impl AnswerManagers for Authority {
+    async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
+        self.asked.lock().push((holder.clone(), request.stringify()));
+        assert!(!self.dies.load(Ordering::SeqCst), "a defect of the dispatch");
+        let answer = self.answers.lock().clone();
+        if self.holds.swap(false, Ordering::SeqCst) {
+            self.held.notify_one();
+            self.released.notified().await;
+        }
+        answer.unwrap_or_else(|| Err(EpError::unimplemented("this house serves no managers")))
+    }
+
+    async fn verify_agent(
+        &self,
+        holder: &Holder,
+        _kind: Kind,
+        request: &EsValue,
+    ) -> Result<VerifiedAgent, EpError> {
+        self.asked.lock().push((holder.clone(), request.stringify()));
+        let answer = self.verifies.lock().clone();
+        answer.unwrap_or_else(|| Err(EpError::unimplemented("this house verifies nothing")))
+    }
+}
+
 /// An account that the rig does not serve.
 pub(super) const OTHER_ACCOUNT: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
@@ -227,6 +298,7 @@ pub(super) struct Rig {
     pub credentials: Arc<Credentials>,
     pub managers: Arc<Managers>,
     pub plane: Arc<Plane>,
+    pub authority: Arc<Authority>,
     pub data_account: Nkey<Account>,
     pub cap: Capability,
     pub loopback: Listener,
@@ -299,6 +371,7 @@ impl Rig {
             clock: Arc::clone(&dyn_clock),
         })
         .unwrap();
+        let answerer = Arc::new(Authority::default());
         let service = Arc::new(Service {
             issuer: issuer.issuer().to_owned(),
             jwks: Bytes::from(issuer.jwks()),
@@ -310,7 +383,8 @@ impl Rig {
                 managers: Arc::clone(&managers) as _,
                 clock: Arc::clone(&dyn_clock),
             },
-            manager: Arc::new(NoManagerAuthority),
+            manager: Arc::clone(&answerer) as _,
+            entered: Arc::default(),
             clock: dyn_clock,
         });
         let cap = Capability::mint(&SystemEntropy);
@@ -320,6 +394,8 @@ impl Rig {
             plane: Arc::clone(&plane) as _,
             ledger: ledger.clone(),
             data_account: data_account.clone(),
+            grants: service.exchange.authority.clone(),
+            manager: Arc::clone(&answerer) as _,
         };
         let face = Face::loopback(Arc::clone(&service), cap.clone(), doors);
         let loopback = Listener::bind(0, Arc::new(face), Arc::clone(&seats)).await.unwrap();
@@ -335,6 +411,7 @@ impl Rig {
             credentials,
             managers,
             plane,
+            authority: answerer,
             data_account,
             cap,
             loopback,
@@ -563,18 +640,4 @@ pub(super) async fn read_answer(stream: &mut TcpStream) -> Answer {
         .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
         .collect();
     Answer { status, headers, text: body.to_owned() }
-}
-
-/// Serves no manager.
-struct NoManagerAuthority;
-
-#[async_trait::async_trait]
-impl crate::manager::AnswerManagers for NoManagerAuthority {
-    async fn dispatch(
-        &self,
-        _holder: &cotal_authority::manager::Holder,
-        _request: &cotal_wire::es_value::EsValue,
-    ) -> Result<serde_json::Value, cotal_wire::EpError> {
-        Err(cotal_wire::EpError::unimplemented("this house serves no managers"))
-    }
 }

@@ -40,18 +40,9 @@ const SESSION_TTL_SECS: u64 = 86_400;
 /// What an operation came to.
 type Issued = Vec<(CredentialName, IssuedJwt)>;
 
-/// Decides a request of the lifecycle and grants what it is for.
+/// Decides a request of the lifecycle and grants what it is for. Nothing that is granted outlives the assignment that the
+/// holder acts under (contract 06 §14.2).
 pub(super) async fn issue(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
-    issue_until(parts, holder, request, None).await
-}
-
-/// The same for a manager whose host bounds it: nothing that is granted outlives `end` (contract 06 §14.2).
-pub(crate) async fn issue_until(
-    parts: &Parts,
-    holder: &Holder,
-    request: &EsValue,
-    end: Option<UnixSecs>,
-) -> Result<Value, EpError> {
     let request = ServiceRequest::parse(request, holder.kind())?;
     let host = parts.lifecycle_host();
     decide_asking(host, holder, &request)?;
@@ -62,7 +53,7 @@ pub(crate) async fn issue_until(
     };
     decide_at_gate(host, holder, &request, gate.as_ref().map(|seen| &seen.gate))?;
 
-    let minting = Minting::new(parts, end)?;
+    let minting = Minting::new(parts, holder.not_after())?;
     let asked = Asked { parts, holder, request: &request, minting: &minting };
     let (issued, next) = asked.grant(gate).await?;
     let credentials = Credentials::of(request.operation, issued)?;
