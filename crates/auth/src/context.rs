@@ -350,6 +350,8 @@ async fn open(
         clock: Arc::clone(&inputs.clock),
         entropy: Arc::clone(&inputs.entropy),
     });
+    // What managers are asked about runs is heard before anything of this context is answered.
+    manager.parts().run_observer().await.map_err(StartError::Plane)?;
     let credentials: Arc<dyn ConnectCredentials> = Arc::clone(&plane) as _;
     let service = Arc::new(compose(
         &inputs,

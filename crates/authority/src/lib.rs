@@ -49,6 +49,8 @@ pub mod retirement;
 mod retirement_step;
 pub mod retirements;
 pub mod root_credential;
+pub mod run_records;
+pub mod run_rows;
 pub mod scanner;
 pub mod scanner_death;
 pub mod session_pairs;

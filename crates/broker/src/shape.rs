@@ -43,6 +43,8 @@ pub enum EvidenceStore {
     Issued,
     /// Accepted rows: create-only.
     Accepted,
+    /// Run admissions, revocations and submissions: create-only (contract 03 §M).
+    Admission,
 }
 
 /// Proves the shape of an evidence store (contract 03 §H.3): as [`prove_authority_store`], then every field that it was
@@ -52,10 +54,11 @@ pub async fn prove_evidence_store(
     space: &SpaceToken,
     which: EvidenceStore,
 ) -> Result<(), EpError> {
-    let [issued, accepted, ..] = streams::evidence_stores(space);
+    let [issued, accepted, admission, ..] = streams::evidence_stores(space);
     let spec = match which {
         EvidenceStore::Issued => issued,
         EvidenceStore::Accepted => accepted,
+        EvidenceStore::Admission => admission,
     };
     let stream = Names::kv_stream(&spec.bucket);
     let config = configuration(connection, &stream).await?;

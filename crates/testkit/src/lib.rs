@@ -8,6 +8,7 @@ pub mod planted_manager;
 pub mod process;
 pub mod proxy;
 pub mod raw;
+pub mod runs;
 pub mod space;
 pub mod spaces;
 pub mod stage;

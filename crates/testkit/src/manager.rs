@@ -11,14 +11,15 @@ use cotal_wire::{
     contract::Artifact,
     es_value::EsValue,
     manager_authority::{
-        CredentialName, HolderKind, Kind, Operation, Payload, ServiceRequest, StandingRole, VERSION,
-        registration_proof,
+        CredentialName, HolderKind, Kind, Operation, Payload, RUN_ANSWER, RUN_CANCEL, RUN_RESUME, RUN_START,
+        RUN_SUBMIT, ServiceRequest, StandingRole, VERSION, registration_proof,
     },
 };
 use serde_json::{Value, json};
 
 /// The commands that the test's manager registers; all are ephemeral.
-pub const COMMANDS: [&str; 3] = ["spawn", "status", "run-start"];
+pub const COMMANDS: [&str; 7] =
+    ["spawn", "status", RUN_START, RUN_RESUME, RUN_ANSWER, RUN_SUBMIT, RUN_CANCEL];
 
 /// A manager and every key of its.
 pub struct TestManager {
@@ -129,6 +130,21 @@ impl TestManager {
                 request["registrationProof"] =
                     json!(registration_proof(&parsed.envelope, &self.owner, artifacts));
             }
+        }
+        request
+    }
+
+    /// A request of a kind about runs, at the epoch and with the keyed proof of the present registration.
+    pub fn run_request(&self, kind: Kind, epoch: u64, proof: &Value, payload: &Value) -> Value {
+        let mut more =
+            json!({ "accountPublicKey": self.account, "processEpoch": epoch, "registrationProof": proof });
+        for (member, value) in payload.as_object().into_iter().flatten() {
+            more[member] = value.clone();
+        }
+        let mut request = self.request(Operation::Prepare, &more);
+        request["kind"] = json!(kind.as_str());
+        if let Some(members) = request.as_object_mut() {
+            members.remove("operation");
         }
         request
     }

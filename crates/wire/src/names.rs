@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::{
     channel::Channel,
-    endpoint_token::{Command, DigestRef, EndpointToken, Generation, KeySegment},
+    endpoint_token::{Command, DigestRef, EndpointToken, Generation, IdToken, KeySegment},
     manager_authority::{RunId, Takeover},
     token::{
         CredentialId, InstanceId, LifecycleUid, Nkey, OpId, Principal, Role, SessionId, Sha256Hex, Space,
@@ -440,6 +440,21 @@ pub fn accepted_key(token: &Generation) -> String {
     format!("accepted.v1.{token}")
 }
 
+/// Records key `run.<e>.<run>.spec`: what a run was started with (contract 03 §L).
+pub fn run_spec_key(endpoint: &EndpointToken, run: &RunId) -> String {
+    format!("run.{endpoint}.{run}.spec")
+}
+
+/// Records key `run.<e>.<run>.status`: how a run stands (contract 03 §L).
+pub fn run_status_key(endpoint: &EndpointToken, run: &RunId) -> String {
+    format!("run.{endpoint}.{run}.status")
+}
+
+/// Records key `cp.<e>.<token>.status`: how a checkpoint stands (contract 02 §11).
+pub fn checkpoint_status_key(endpoint: &EndpointToken, token: &IdToken) -> String {
+    format!("cp.{endpoint}.{token}.status")
+}
+
 /// Every accepted key, as a filter.
 pub const fn accepted_key_filter() -> &'static str {
     "accepted.v1.*"
@@ -486,6 +501,14 @@ impl InfraRole {
     pub const REMOTE_MANAGER_ISSUER: Self = Self("remote-manager-issuer");
     /// Mends the registration of one manager instance, for its owner.
     pub const REMOTE_MANAGER_MAINTENANCE: Self = Self("remote-manager-maintenance");
+    /// Writes the admission, or the revocation, of one run.
+    pub const RUN_ADMITTER: Self = Self("run-admitter");
+    /// Writes the submission and the admission of one keyed run.
+    pub const KEYED_ADMITTER: Self = Self("keyed-admitter");
+    /// Writes the revocation of one cancelled run.
+    pub const RUN_CANCEL: Self = Self("run-cancel");
+    /// Replays the journal of one run.
+    pub const RUN_ATTEMPT_READER: Self = Self("run-attempt-reader");
     /// Ends the credential pair of one session.
     pub const SESSION_PAIR: Self = Self("session-pair");
     /// Revokes one capability handle.

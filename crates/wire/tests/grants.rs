@@ -496,7 +496,9 @@ fn an_issued_caller_holds_only_rows_of_the_versioned_rail() {
         }
         if name.ends_with("-issued") {
             assert!(versioned > 0 && legacy == 0, "{name}");
-        } else if ["infra-auth-listener", "infra-remote-manager-issuer"].contains(&name)
+        } else if name == "infra-remote-manager-issuer" {
+            assert!(0 < legacy && legacy < versioned, "{name}: it hears no start on the older rail");
+        } else if name == "infra-auth-listener"
             || (name.starts_with("endpoint-serve") && !name.ends_with("executor"))
         {
             assert_eq!(versioned, legacy, "{name}: an endpoint serves both rails");
@@ -814,15 +816,18 @@ fn the_issuer_answers_nobody_and_writes_rows_of_endpoint_families_alone() {
         issuer.publish.allow.iter().filter(|row| !row.starts_with("$JS.API.")).collect();
     assert_eq!(writes, ["$KV.cotal_auth_main.epgate.>", "$KV.cotal_auth_main.epcred.>"]);
     let caller = "u_a.alice.uuuuuuuuuuuuuuuuuuuuuuuuuu.n1";
+    let issued = "u_a.alice.uuuuuuuuuuuuuuuuuuuuuuuuuu.g1.n1";
     for heard in [
-        format!("cotal.main.ep.one.manager.run-start.{caller}"),
+        format!("cotal.main.ep.v1.one.manager.run-start.{issued}"),
         format!("cotal.main.ep.inst.manager.{}.run-answer.self.{caller}", instance()),
-        format!("cotal.main.ep.v1.one.manager.run-cancel.{caller}"),
+        format!("cotal.main.ep.v1.inst.manager.{}.run-cancel.{issued}", instance()),
     ] {
         assert!(may(&issuer.subscribe, &heard), "{heard}");
     }
     for deaf in [
         format!("cotal.main.ep.one.manager.spawn.{caller}"),
+        format!("cotal.main.ep.one.manager.run-start.{caller}"),
+        format!("cotal.main.ep.v1.one.manager.run-cancel.{issued}"),
         format!("cotal.main.ep.one.auth.run-start.{caller}"),
         "cotal.main.chat.o.a.general".to_owned(),
     ] {

@@ -10,8 +10,10 @@ use cotal_wire::{
     manager_authority::{
         AdminRequest, Credentials, EnrollmentRequest, ExecutionRequest, GoalIndexRequest, HolderKind,
         IntentRequest, IssuedJwt, Kind, MaintenanceRequest, Operation, PrepareRetirementRequest, Proof,
-        RemoteManagerAuthorityMaterial, RetainedAgentRequest, RunAdmissionRequest, RunAttemptRequest,
-        RunRevokeRequest, RuntimeRequest, ServiceRequest, current_registration_message, registration_proof,
+        RemoteManagerAuthorityMaterial, RetainedAgentRequest, RunAdmissionRequest, RunAdmissionResult,
+        RunAttemptRequest, RunAttemptResult, RunCancelRequest, RunRevocationResult, RunRevokeRequest,
+        RunSubmissionRequest, RunSubmissionResult, RuntimeRequest, ServiceRequest,
+        current_registration_message, registration_proof,
     },
     time::{UnixMillis, UnixSecs},
     token::LifecycleUid,
@@ -680,6 +682,33 @@ fn the_run_kinds_refuse_in_the_contracts_order() {
 }
 
 #[test]
+fn a_submission_and_a_cancellation_refuse_in_the_order_of_the_other_run_kinds() {
+    let submission: Parse = |value| RunSubmissionRequest::parse(value).map(drop);
+    let mut payload = pin_checks();
+    payload.extend([
+        Check("submission", |r| set(r, &["submission", "x"], json!(1)), "unknown member \"x\""),
+        Check("id", |r| set(r, &["submission", "submissionId"], json!("a.b")), "submissionId must be"),
+        Check("run id", |r| set(r, &["submission", "runId"], json!("run-A")), "runId must be a run id"),
+        Check("subject", |r| set(r, &["submission", "subject"], json!("")), "subject must be"),
+    ]);
+    let valid = run_request(
+        Kind::RunSubmission,
+        json!({ "submission": { "submissionId": "a", "runId": run_id(), "subject": "s" } }),
+    );
+    prove_order("submission", submission, &valid, &with_proof(payload));
+
+    let cancel: Parse = |value| RunCancelRequest::parse(value).map(drop);
+    let mut payload = pin_checks();
+    payload.extend([
+        Check("cancel", |r| set(r, &["cancel", "reason"], json!("x")), "unknown member \"reason\""),
+        Check("run id", |r| set(r, &["cancel", "runId"], json!(7)), "runId must be"),
+        Check("subject", |r| set(r, &["cancel", "subject"], json!(null)), "subject must be"),
+    ]);
+    let valid = run_request(Kind::RunCancel, json!({ "cancel": { "runId": run_id(), "subject": "s" } }));
+    prove_order("cancel", cancel, &valid, &with_proof(payload));
+}
+
+#[test]
 fn a_users_intent_refuses_in_the_contracts_order() {
     let parse: Parse = |value| IntentRequest::parse(value).map(drop);
     let launch = json!({ "operation": "launch", "target": { "actor": "alice" } });
@@ -825,6 +854,12 @@ fn any_kind_parses(value: &EsValue) {
     let _ = RunAdmissionRequest::parse(value);
     let _ = RunAttemptRequest::parse(value);
     let _ = RunRevokeRequest::parse(value);
+    let _ = RunSubmissionRequest::parse(value);
+    let _ = RunCancelRequest::parse(value);
+    let _ = RunAdmissionResult::parse(value);
+    let _ = RunSubmissionResult::parse(value);
+    let _ = RunRevocationResult::parse_revoke(value);
+    let _ = RunAttemptResult::parse(value);
     let _ = IntentRequest::parse(value);
     let _ = ExecutionRequest::parse(value);
 }

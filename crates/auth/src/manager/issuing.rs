@@ -20,7 +20,9 @@ impl Issuing {
     pub(super) async fn open(connector: &Connector) -> Result<Self, EpError> {
         let space = connector.space();
         let token = space.token();
+        // Any caller of a manager sends to what it hears.
         let connection = connector
+            .for_rail()
             .open(
                 InfraRole::REMOTE_MANAGER_ISSUER.label(space),
                 &|inbox| infra::remote_manager_issuer(&token, inbox),
@@ -32,7 +34,6 @@ impl Issuing {
     }
 
     /// The connection itself, which also hears what managers serve for runs.
-    #[allow(dead_code, reason = "the runs hear on it")]
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
     }

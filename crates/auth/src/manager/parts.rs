@@ -14,7 +14,7 @@ use cotal_wire::{Clock, Entropy, EpError, Space};
 use tokio::sync::OnceCell;
 use zeroize::Zeroizing;
 
-use super::issuing::Issuing;
+use super::{issuing::Issuing, runs::RunObserver};
 
 /// What [`Parts`] are made of.
 pub(crate) struct PartsInputs {
@@ -49,6 +49,8 @@ pub(crate) struct Parts {
     exchange_url: OnceLock<String>,
     /// See [`Parts::issuing`].
     pub(super) issuing: OnceCell<Issuing>,
+    /// See [`Parts::run_observer`].
+    run_observer: OnceCell<RunObserver>,
 }
 
 impl Parts {
@@ -68,7 +70,18 @@ impl Parts {
             entropy: inputs.entropy,
             exchange_url: OnceLock::new(),
             issuing: OnceCell::new(),
+            run_observer: OnceCell::new(),
         }
+    }
+
+    /// What managers are asked about runs, heard from the first call on: a context makes it when it starts.
+    pub(crate) async fn run_observer(&self) -> Result<&RunObserver, EpError> {
+        self.run_observer
+            .get_or_try_init(|| async {
+                let issuing = self.issuing().await?;
+                RunObserver::listen(issuing.connection(), &self.space.token(), Arc::clone(&self.clock)).await
+            })
+            .await
     }
 
     /// The public face is bound: agents may be enrolled.

@@ -11,13 +11,14 @@ use std::{
 };
 
 use cotal_broker::{Connection, ConnectionState, Connector, Lifetime};
-use cotal_wire::{Entropy, EpError, InfraRole, grants::issued};
+use cotal_ledger::Ledger;
+use cotal_wire::{Entropy, EpError, InfraRole, UnixSecs, grants::issued, rows::IssuedAuthorityRef};
 use tokio::{
     sync::{Mutex, OwnedRwLockReadGuard, RwLock, watch},
     time::sleep,
 };
 
-use super::store::IssuedStore;
+use super::{resolve::ResolvedAuthority, sources::HostSources, store::IssuedStore};
 
 /// Lifetimes that an issuer credential may have, in seconds (contract 10 §5.2).
 pub const ISSUER_TTL_SECS: RangeInclusive<u64> = 5..=300;
@@ -120,6 +121,19 @@ impl IssuerSession {
         tokio::spawn(async move { shared.lease().await })
             .await
             .map_err(|_| EpError::internal("issuer session: the dial ended without a result"))?
+    }
+
+    /// What was issued, if it stands now and this service attests everything that it rests on; refused as
+    /// [`IssuedStore::resolve`] refuses.
+    pub async fn resolve(
+        &self,
+        authority: &IssuedAuthorityRef,
+        ledger: &Ledger,
+        now: UnixSecs,
+    ) -> Result<ResolvedAuthority, EpError> {
+        let lease = self.enter().await?;
+        let sources = HostSources::with_ledger(lease.store(), ledger);
+        lease.store().resolve(authority, &sources, now).await
     }
 
     /// Closes and drains: from here on every issuance is `unavailable`, and what is in flight ends so. For the fence and

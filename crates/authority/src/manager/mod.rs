@@ -13,6 +13,7 @@ mod maintenance;
 mod platform;
 mod queries;
 mod registration;
+pub mod runs;
 
 pub use agents::{
     Host, decide_enrollment, decide_prepare_retirement, decide_retained, decide_runtime, may_ask_runtime,

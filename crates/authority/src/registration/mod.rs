@@ -20,6 +20,7 @@
 //! Families are listed by STREAM.INFO over the registration connection, which therefore creates no consumer. A
 //! participant, whose grant names no STREAM.INFO, walks its family message by message: [`Registry::of_participant`].
 
+mod declared;
 pub mod deregister;
 mod family;
 pub mod gate;
@@ -43,6 +44,7 @@ use cotal_wire::{EndpointToken, EpError, InstanceId, Space};
 
 use crate::stores::AuthorityStores;
 
+pub use declared::declared_command;
 pub use deregister::{Deregistration, deregister_instance};
 pub use name::{NameAuthority, NameVerdict, OwnName};
 pub use own::{OwnEndpoint, OwnRegistration, register_own_endpoint, register_own_incarnation};

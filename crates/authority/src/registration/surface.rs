@@ -61,6 +61,11 @@ impl Surface {
             .flat_map(|(digest, cluster)| cluster.commands().iter().map(move |command| (digest, command)))
     }
 
+    /// The cluster of this name.
+    pub(crate) fn cluster(&self, urn: &str) -> Option<&ClusterDocument> {
+        self.clusters.iter().map(|(_, cluster)| cluster).find(|cluster| cluster.urn() == urn)
+    }
+
     /// Every declared command with its governed traits, of which it may have none.
     pub(crate) fn declared(&self) -> Governed {
         let governed = |name: &&String| GOVERNED_TRAITS.contains(&name.as_str());

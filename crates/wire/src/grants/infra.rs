@@ -11,7 +11,7 @@ use super::{
     },
 };
 use crate::{
-    endpoint_token::MANAGER_ENDPOINT,
+    manager_authority::{served_run_cancel_subject, served_run_subjects},
     names::{GOAL_INDEX_SCAN_CONSUMER, LEDGER_SCAN_CONSUMER, Names, PLANE_KEY, RECORDS_SCAN_CONSUMER},
     token::{ConnId, SpaceToken},
 };
@@ -128,29 +128,9 @@ pub fn remote_manager_issuer(space: &SpaceToken, conn: &ConnId) -> Permissions {
         direct_get(&names.epc_stream(), &format!("{}.epc.*", names.subject_prefix())),
     ]);
     let mut subscribe = vec![inbox(conn)];
-    subscribe.extend(served_run_requests(space));
-    subscribe.extend(served_run_cancels(space));
+    subscribe.extend(served_run_subjects(space));
+    subscribe.push(served_run_cancel_subject(space));
     Permissions::allowing(publish, subscribe)
-}
-
-/// Where a manager is asked to start, resume or answer a run, on either rail, of any instance or of one (contract 03 §N).
-pub fn served_run_requests(space: &SpaceToken) -> Vec<String> {
-    ["run-start", "run-resume", "run-answer"]
-        .iter()
-        .flat_map(|command| served_requests(space, command))
-        .collect()
-}
-
-/// Where a manager is asked to cancel a run (contract 03 §N, chapter 10 §3.3).
-pub fn served_run_cancels(space: &SpaceToken) -> Vec<String> {
-    served_requests(space, "run-cancel").into()
-}
-
-fn served_requests(space: &SpaceToken, command: &str) -> [String; 4] {
-    let prefix = Names::new(space).subject_prefix();
-    [("ep", "one", ""), ("ep", "inst", ".*"), ("ep.v1", "one", ""), ("ep.v1", "inst", ".*")].map(
-        |(rail, route, instance)| format!("{prefix}.{rail}.{route}.{MANAGER_ENDPOINT}{instance}.{command}.>"),
-    )
 }
 
 /// Creates a space's resources, `cotal:provisioner:<space>`: no message is read, no stream deleted or purged.

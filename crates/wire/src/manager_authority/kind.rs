@@ -98,11 +98,8 @@ impl Kind {
             Self::RuntimeCreate | Self::RuntimeStatus => {
                 Rule::supervised(Some(Epoch::ServeEpoch), Stock::DecidesAtTheVerifyDoor)
             }
-            Self::RunAdmission | Self::RunAttempt => {
+            Self::RunAdmission | Self::RunAttempt | Self::RunSubmission | Self::RunCancel => {
                 Rule::supervised(Some(Epoch::ProcessEpoch), Stock::Serves)
-            }
-            Self::RunSubmission | Self::RunCancel => {
-                Rule::supervised(Some(Epoch::ProcessEpoch), Stock::Unimplemented)
             }
             Self::RunRevoke => Rule {
                 scope: Scope::RunOwnerOrAdmin,

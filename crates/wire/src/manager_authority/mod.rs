@@ -9,7 +9,7 @@
 //! | maintenance | [`MaintenanceRequest`] |
 //! | managed agents | [`EnrollmentRequest`], [`PrepareRetirementRequest`], [`RuntimeRequest`], [`RetainedAgentRequest`] |
 //! | questions | [`GoalIndexRequest`], [`AdminRequest`] |
-//! | runs | [`RunAdmissionRequest`], [`RunAttemptRequest`], [`RunRevokeRequest`] |
+//! | runs | [`RunAdmissionRequest`], [`RunAttemptRequest`], [`RunSubmissionRequest`], [`RunRevokeRequest`], [`RunCancelRequest`] |
 //! | delegated user intents | [`IntentRequest`], [`ExecutionRequest`] |
 //! | the platform's doors, in process | [`PlatformControlRequest`], [`PlatformSupervisorRequest`] |
 
@@ -25,7 +25,9 @@ mod material;
 mod platform;
 mod proof;
 mod queries;
+mod run_results;
 mod runs;
+mod served;
 mod service;
 mod tokens;
 mod write;
@@ -52,12 +54,20 @@ pub use material::{CredentialName, Credentials, IssuedJwt, RemoteManagerAuthorit
 pub use platform::{PlatformControlRequest, PlatformSupervisorRequest};
 pub use proof::{CURRENT_REGISTRATION_DOMAIN, current_registration_message, registration_proof};
 pub use queries::{AdminRequest, AdminResult, GoalIndexRequest, GoalIndexResult};
+pub use run_results::{
+    RunAdmissionResult, RunAttemptResult, RunCredentials, RunRevocationResult, RunSubmissionResult,
+};
 pub use runs::{
-    Answers, Attempt, MAX_STEP, OperatorTurn, RunAdmissionRequest, RunAttemptRequest, RunRevokeRequest, Turn,
+    Answers, Attempt, MAX_STEP, OperatorTurn, RunAdmissionRequest, RunAttemptRequest, RunCancelRequest,
+    RunRevokeRequest, RunSubmissionRequest, Turn,
+};
+pub use served::{
+    MAX_CANCEL_BODY, ObservedRequest, RUN_ANSWER, RUN_CANCEL, RUN_RESUME, RUN_START, RUN_SUBMIT,
+    RunOperation, served_run_cancel_subject, served_run_subjects,
 };
 pub use service::{
     MANAGER_ENDPOINT, MAX_ARTIFACTS, Payload, Renewal, RenewedRun, RequestedRetirement, ServedSession,
     ServiceRequest,
 };
-pub use tokens::{RenewedTakeover, RequestId, RunHolder, RunId, Takeover};
+pub use tokens::{RenewedTakeover, RequestId, RunHolder, RunId, SubmissionId, Takeover};
 pub use write::RuntimeRequestAs;

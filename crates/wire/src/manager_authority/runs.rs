@@ -1,5 +1,5 @@
-//! The kinds about runs: admission, attempt, revoke (contract 06 §12). A submission's and a cancel's fields are in no
-//! public record; no parser of them is here.
+//! The kinds about runs: admission, attempt, submission, revoke, cancel (contract 06 §12). The payloads of a submission
+//! and of a cancel are in no public record; theirs are this project's own (contract 10 §3.5).
 
 use std::num::NonZeroU32;
 
@@ -10,7 +10,7 @@ use super::{
     envelope::{Envelope, ProofMember, known},
     fields::Fields,
     service::Renewal,
-    tokens::{RunId, Takeover},
+    tokens::{RunId, SubmissionId, Takeover},
 };
 use crate::{
     error::EpError,
@@ -86,6 +86,68 @@ impl RunRevokeRequest {
         let (envelope, pins) = common(&fields, kind)?;
         let revoke = fields.inner("revoke", "revoke")?.exactly(&["runId", "reason"])?;
         Ok(Self { envelope, pins, run_id: revoke.token("runId")?, reason: revoke.text("reason")?.to_owned() })
+    }
+}
+
+/// A parsed submission: a run that its caller named, so that it may be asked for again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunSubmissionRequest {
+    /// Who asks.
+    pub envelope: Envelope,
+    /// The data account and the manager's epoch.
+    pub pins: Pins,
+    /// The caller's name of the run.
+    pub submission_id: SubmissionId,
+    /// The run, if the id stands for none yet.
+    pub run_id: RunId,
+    /// The subject on which its caller asked; authorization reads it.
+    pub subject: String,
+}
+
+impl RunSubmissionRequest {
+    /// Reads a request in the order of the other run kinds; every refusal is `bad-request`.
+    pub fn parse(request: &EsValue) -> Result<Self, EpError> {
+        let kind = Kind::RunSubmission;
+        let fields = Fields::of(kind.as_str(), Some(request))?.closed(&members(&["submission"]))?;
+        let (envelope, pins) = common(&fields, kind)?;
+        let submission =
+            fields.inner("submission", "submission")?.exactly(&["submissionId", "runId", "subject"])?;
+        Ok(Self {
+            envelope,
+            pins,
+            submission_id: submission.token("submissionId")?,
+            run_id: submission.token("runId")?,
+            subject: submission.text("subject")?.to_owned(),
+        })
+    }
+}
+
+/// A parsed cancellation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunCancelRequest {
+    /// Who asks.
+    pub envelope: Envelope,
+    /// The data account and the manager's epoch.
+    pub pins: Pins,
+    /// The run.
+    pub run_id: RunId,
+    /// The subject on which its caller asked; authorization reads it.
+    pub subject: String,
+}
+
+impl RunCancelRequest {
+    /// Reads a request in the order of the other run kinds; every refusal is `bad-request`.
+    pub fn parse(request: &EsValue) -> Result<Self, EpError> {
+        let kind = Kind::RunCancel;
+        let fields = Fields::of(kind.as_str(), Some(request))?.closed(&members(&["cancel"]))?;
+        let (envelope, pins) = common(&fields, kind)?;
+        let cancel = fields.inner("cancel", "cancel")?.exactly(&["runId", "subject"])?;
+        Ok(Self {
+            envelope,
+            pins,
+            run_id: cancel.token("runId")?,
+            subject: cancel.text("subject")?.to_owned(),
+        })
     }
 }
 
@@ -189,7 +251,7 @@ fn served(fields: &Fields<'_>) -> Result<Option<String>, EpError> {
 }
 
 impl Attempt {
-    fn read(request: &Fields<'_>) -> Result<Self, EpError> {
+    pub(super) fn read(request: &Fields<'_>) -> Result<Self, EpError> {
         let fields = request.inner("attempt", "attempt")?.closed(&[
             "runId",
             "takeoverId",
@@ -216,7 +278,7 @@ impl Attempt {
 }
 
 impl OperatorTurn {
-    fn read(request: &Fields<'_>) -> Result<Self, EpError> {
+    pub(super) fn read(request: &Fields<'_>) -> Result<Self, EpError> {
         let fields = request.inner("operator", "operator")?.closed(&[
             "id",
             "takeoverId",

@@ -4,7 +4,10 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::token::{TokenError, is_segment, token};
+use crate::{
+    time::Entropy,
+    token::{TokenError, is_segment, token},
+};
 
 const RUN_ID_PREFIX: &str = "run-";
 
@@ -52,4 +55,17 @@ token!(
 token!(
     /// The takeover of a run that is attempted; a renewed one's is stricter (contract 06 §12.2).
     Takeover, "takeover id", is_takeover, "1 to 64 of A-Z a-z 0-9 _ -"
+);
+impl Takeover {
+    /// Mints a fresh takeover: 8 random bytes in hex (contract 03 §J).
+    pub fn mint(entropy: &dyn Entropy) -> Self {
+        let mut bytes = [0u8; 8];
+        entropy.fill(&mut bytes);
+        Self(hex::encode(bytes).into())
+    }
+}
+
+token!(
+    /// A caller's own name of one run that it may ask for again (contract 10 §3.5). Private.
+    SubmissionId, "submission id", is_takeover, "1 to 64 of A-Z a-z 0-9 _ -"
 );

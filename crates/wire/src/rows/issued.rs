@@ -129,7 +129,7 @@ impl IssuedAuthorityRef {
         names::issued_source_key(&source.digest(), &self.principal, &self.uid, &self.generation)
     }
 
-    fn to_value(&self) -> Value {
+    pub(super) fn to_value(&self) -> Value {
         json!({
             "space": self.space,
             "owner": self.principal.owner,
@@ -139,7 +139,7 @@ impl IssuedAuthorityRef {
         })
     }
 
-    fn parse(value: Option<&Value>) -> Result<Self, EpError> {
+    pub(super) fn parse(value: Option<&Value>) -> Result<Self, EpError> {
         let row = Closed::of(
             "issued authority reference",
             value.cloned().unwrap_or_default(),
@@ -450,7 +450,7 @@ impl AcceptedRow {
     }
 }
 
-fn versioned(what: &'static str, bytes: &[u8], members: &[&str]) -> Result<Closed, EpError> {
+pub(super) fn versioned(what: &'static str, bytes: &[u8], members: &[&str]) -> Result<Closed, EpError> {
     let row = Closed::parse(what, bytes, members)?;
     if row.uint("version")? != VERSION {
         return Err(row.garbled("its version is not 1"));
@@ -458,12 +458,12 @@ fn versioned(what: &'static str, bytes: &[u8], members: &[&str]) -> Result<Close
     Ok(row)
 }
 
-fn canonical_or_garbled(row: &Closed, printed: &[u8], stored: &[u8]) -> Result<(), EpError> {
+pub(super) fn canonical_or_garbled(row: &Closed, printed: &[u8], stored: &[u8]) -> Result<(), EpError> {
     if printed == stored { Ok(()) } else { Err(row.garbled("it is not in its canonical form")) }
 }
 
 #[expect(clippy::expect_used, reason = "strings and small integers always have a canonical form")]
-fn canonical_bytes(row: &Value) -> Vec<u8> {
+pub(super) fn canonical_bytes(row: &Value) -> Vec<u8> {
     canonical::canonical_json(row).expect("a row of strings and integers").into_bytes()
 }
 

@@ -8,6 +8,7 @@
 //! pinned to the revision that was read, is room `authority`'s.
 
 mod blocked;
+mod checkpoint;
 mod closed;
 mod credential;
 mod endpoint_gate;
@@ -27,6 +28,9 @@ mod plane_claim;
 mod policy;
 mod read_acl;
 mod repair_cursor;
+mod run_admission;
+mod run_journal;
+mod run_record;
 mod service;
 mod service_admission;
 mod session;
@@ -34,6 +38,7 @@ mod source;
 mod uid;
 
 pub use crate::error::detail::LIFECYCLE_BLOCKED;
+pub use checkpoint::CheckpointStatus;
 pub(crate) use closed::{compact, safe_uint};
 pub use credential::{CredentialFamily, CredentialKey, CredentialRow, CredentialState};
 pub use endpoint_gate::{EndpointGate, GateCoordinate};
@@ -61,6 +66,9 @@ pub use plane_claim::{ClaimState, PlaneClaim, PlaneTuple};
 pub use policy::PolicyRow;
 pub use read_acl::ReadAcl;
 pub use repair_cursor::RepairCursor;
+pub use run_admission::{RunAdmission, RunProvenance, RunRevocation, RunSubmissionRow};
+pub use run_journal::{PauseReader, PauseWanted};
+pub use run_record::{RunState, RunStatus, check_run_spec};
 pub use service::{Activation, ServiceSpec, ServiceStatus, StatusState, SupervisorRestart};
 pub use service_admission::ServiceAdmission;
 pub use session::{SessionParty, SessionRow, SessionState};

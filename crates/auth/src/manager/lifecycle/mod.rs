@@ -10,6 +10,7 @@ mod mint;
 use cotal_authority::{
     manager::{Holder, ObservedRun, decide_asking, decide_at_gate, reads_gate, same_run, still_at},
     registration::gate::GateAt,
+    run_records::observe_run,
 };
 use cotal_trust::mint::CredentialKind;
 use cotal_wire::{
@@ -219,9 +220,10 @@ impl Asked<'_> {
     }
 
     /// The run that is renewed, as it is recorded now.
-    #[allow(clippy::unused_async, reason = "it reads the run's record")]
-    async fn observe_run(&self, _wanted: &RenewedRun) -> Result<Option<ObservedRun>, EpError> {
-        Err(EpError::unavailable("this service does not observe runs yet, so that it renews no run's driver"))
+    async fn observe_run(&self, wanted: &RenewedRun) -> Result<Option<ObservedRun>, EpError> {
+        let Envelope { identities, instance_id, .. } = self.envelope();
+        let (stores, supervisor) = (self.parts.plane.stores(), &identities.supervisor.id);
+        observe_run(stores, &wanted.run_id, supervisor, instance_id).await
     }
 }
 

@@ -1,0 +1,84 @@
+//! Signing a turn at a run: one fixed profile for each key, and nothing in it that was not read (contract 06 §12.2).
+
+use cotal_authority::manager::runs::{GrantedTurn, TurnPins};
+use cotal_trust::mint::{CredentialKind, PublicUser, mint_public_user};
+use cotal_wire::{
+    EndpointName, EpError, Nkey, Owner, Permissions, Principal, User,
+    grants::runs::{OperatorPin, RunCaller, RunPin, run_driver, run_mediator, run_operator},
+    manager_authority::{IssuedJwt, RunAttemptResult, RunCredentials},
+};
+
+use super::Parts;
+
+/// Lifetime of an operator's credential, in seconds.
+const OPERATOR_TTL_SECS: u64 = 60;
+
+/// Signs what was granted; `owner` is the manager's, whose request it was.
+pub(super) fn sign(parts: &Parts, owner: &Owner, granted: &GrantedTurn) -> Result<RunAttemptResult, EpError> {
+    let request = granted.request();
+    let (envelope, endpoint) = (&request.envelope, EndpointName::manager().token());
+    let space = parts.space.token();
+    let credentials = match granted.pins() {
+        TurnPins::Attempt { attempt, run_owner } => {
+            let pin = RunPin {
+                endpoint,
+                run: attempt.run_id.clone(),
+                owner: run_owner.clone(),
+                takeover: attempt.takeover_id.clone(),
+                instance: envelope.instance_id.clone(),
+                epoch: attempt.epoch,
+            };
+            let actor = RunCaller::of(&attempt.run_id, run_owner).principal.actor;
+            let principal = Principal::new(owner.clone(), actor);
+            let signed = |kind, key: &Nkey<User>, permissions| {
+                issue(parts, (kind, key), &principal, permissions, parts.standing_ttl_secs)
+            };
+            let (driver, mediator) = (&attempt.driver_id, &attempt.mediator_id);
+            RunCredentials::Attempt {
+                driver: signed(
+                    CredentialKind::RunDriver,
+                    driver,
+                    run_driver(&space, &pin, &driver.conn_id()),
+                )?,
+                mediator: signed(
+                    CredentialKind::RunMediator,
+                    mediator,
+                    run_mediator(&space, &pin, &mediator.conn_id()),
+                )?,
+                attempt: attempt.clone(),
+            }
+        }
+        TurnPins::Operator { turn, token } => {
+            let pin = OperatorPin {
+                endpoint,
+                takeover: turn.takeover_id.clone(),
+                run: turn.run_id.clone(),
+                answers: token.clone(),
+            };
+            let permissions = run_operator(&space, &pin, &turn.id.conn_id());
+            let principal = Principal::new(owner.clone(), envelope.actor.clone());
+            let kind = (CredentialKind::RunOperator, &turn.id);
+            RunCredentials::Operator {
+                operator: issue(parts, kind, &principal, permissions, OPERATOR_TTL_SECS)?,
+                turn: turn.clone(),
+            }
+        }
+    };
+    RunAttemptResult::of(envelope, owner, &request.pins, credentials)
+        .ok_or_else(|| EpError::internal("an attempt carries a proof"))
+}
+
+fn issue(
+    parts: &Parts,
+    (kind, key): (CredentialKind, &Nkey<User>),
+    principal: &Principal,
+    permissions: Permissions,
+    ttl_secs: u64,
+) -> Result<IssuedJwt, EpError> {
+    let now = parts.clock.now_secs();
+    let exp = now.plus(ttl_secs);
+    let user = PublicUser { kind, key, principal, permissions, exp };
+    let jwt = mint_public_user(&parts.data_account, user, now)
+        .map_err(|error| EpError::internal(error.to_string()))?;
+    Ok(IssuedJwt { jwt, exp })
+}
