@@ -214,6 +214,12 @@ impl AuthService {
         &self.inner.parts
     }
 
+    /// How many requests the context has sent the broker so far, each awaiting its answer: what a call costs, where nothing
+    /// else is asked meanwhile.
+    pub fn round_trips(&self) -> u64 {
+        self.inner.parts.custody.round_trips()
+    }
+
     /// Every connection that the context ever opened: a detached snapshot.
     pub fn connections(&self) -> Vec<Owned> {
         self.inner.parts.custody.connections()

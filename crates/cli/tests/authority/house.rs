@@ -224,6 +224,16 @@ impl House {
 }
 
 impl Caller {
+    /// Who the IdP's subject is in this space.
+    pub(crate) fn owner_of(&self, house: &House, sub: &str) -> DerivedOwner {
+        house.space.material.owner_secret.derive(&self.idp.origin(), sub).unwrap()
+    }
+
+    /// What the IdP says of somebody, for ten minutes.
+    pub(crate) fn idp_token(&self, sub: &str) -> String {
+        self.idp.mint_token(sub, 600)
+    }
+
     /// A bearer, or nothing where the service does not answer one.
     pub(crate) async fn exchange(&self, service: &Discovery, person: &Person) -> Option<String> {
         let body = json!({ "idpToken": self.idp.mint_token(&person.sub, 600), "actor": person.actor });
@@ -245,7 +255,15 @@ impl Caller {
     }
 
     async fn post(&self, service: &Discovery, path: &str, body: &Value) -> Option<(u16, Value)> {
-        let request = self.http.post(format!("{}/{path}", service.url)).bearer_auth(service.cap.as_str());
+        self.post_to(&format!("{}/{path}", service.url), Some(service.cap.as_str()), body).await
+    }
+
+    /// A request to any face; nothing when nobody answers it.
+    pub(crate) async fn post_to(&self, url: &str, cap: Option<&str>, body: &Value) -> Option<(u16, Value)> {
+        let mut request = self.http.post(url);
+        if let Some(cap) = cap {
+            request = request.bearer_auth(cap);
+        }
         let answer = request.json(body).send().await.ok()?;
         let status = answer.status().as_u16();
         Some((status, answer.json().await.ok()?))

@@ -12,3 +12,4 @@ mod delivery_faults;
 mod exclusivity;
 mod faults;
 mod house;
+mod managed_agents;

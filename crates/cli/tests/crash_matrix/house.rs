@@ -110,7 +110,7 @@ impl House {
     /// Starts the auth service and leaves it to its failpoint.
     pub(crate) fn spawn_service(&self) -> Result<Victim> {
         let mut service = self.command(&["auth-service", "--space", self.space.space.as_str()]);
-        service.args(["--server", &self.space.server.url()]);
+        service.args(["--server", &self.space.server.url(), "--exchange-public-port", "0"]);
         self.spawn("the auth service", &mut service)
     }
 

@@ -15,6 +15,7 @@ mod debts;
 mod endpoint;
 mod house;
 mod journal;
+mod managed_agents;
 mod member;
 mod minting;
 mod plane;
@@ -65,6 +66,8 @@ async fn every_operation_is_ended_after_a_kill_between_any_two_of_its_writes() {
         ("exchange of a person", service::row(service::Login).boxed()),
         ("connect", service::connect_row().boxed()),
         ("activate", service::row(service::Activate).boxed()),
+        ("enrollment", service::row(managed_agents::Enroll).boxed()),
+        ("preparation", service::row(managed_agents::Prepare).boxed()),
         ("takeover", child::row(acts::Takeover).boxed()),
         ("handle revocation", child::row(acts::RevokeHandle).boxed()),
         ("deprovision", child::row(acts::Deprovision).boxed()),
