@@ -173,6 +173,6 @@ fn check_registered(
 fn in_words(holder: &Holder, verdict: Result<(), EpError>, words: &str) -> Result<(), EpError> {
     verdict.map_err(|refusal| match holder {
         Holder::Human { .. } => EpError { message: words.to_owned(), ..refusal },
-        Holder::Platform { .. } => refusal,
+        Holder::Platform { .. } | Holder::Supervisor { .. } => refusal,
     })
 }
