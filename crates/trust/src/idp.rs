@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use url::{Host, Url};
 
-pub use crate::jwks::{JwksResolver, http_client};
 use crate::jws::{self, Jws};
+pub use crate::{https::http_client, jwks::JwksResolver};
 
 const URL_RULE: &str =
     "idp url must be https (or http on a loopback IP literal such as 127.0.0.1 for local dev)";

@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use crate::{
+    https::{check_roots, http_client},
     idp::{IdpRefusal, is_https_or_loopback},
     issuer, jws,
 };
@@ -72,9 +73,10 @@ struct Jwks {
 }
 
 impl JwksResolver {
-    /// A resolver of this one URL.
+    /// A resolver of this one URL. Refused where it could never fetch: the machine has no root certificates.
     pub fn new(jwks_uri: &str, clock: Arc<dyn Clock>) -> Result<Self, IdpRefusal> {
         let uri = Url::parse(jwks_uri).ok().filter(is_https_or_loopback).ok_or(URL_RULE)?;
+        check_roots()?;
         Ok(Self {
             uri,
             clock,
@@ -193,10 +195,9 @@ impl JwksResolver {
     }
 }
 
-/// A client for one fetch. A set is fetched every ten minutes at most, and a client holds all root certificates of the
-/// machine: a thousand idle spaces would keep a thousand copies of them.
+/// A client for one fetch: a set is fetched every ten minutes at most.
 async fn fresh_client() -> Result<reqwest::Client, IdpRefusal> {
-    // The certificates are read from the disk.
+    // The roots may be read from the disk.
     let built = tokio::task::spawn_blocking(|| http_client(FETCH_TIMEOUT)).await;
     built.map_err(|_| IdpRefusal("no HTTPS client: it could not be built".to_owned()))?
 }
@@ -252,19 +253,4 @@ fn pick(keys: &[Key], kid: Option<&str>) -> Result<Option<VerifyingKey>, jws::Re
         (Some(key), None) => Ok(Some(key.key)),
         (Some(_), Some(_)) => Err(MANY_KEYS),
     }
-}
-
-/// An HTTPS client with the ring provider and the platform's roots; redirects are never followed, and no proxy is
-/// taken from the environment.
-pub fn http_client(timeout: Duration) -> Result<reqwest::Client, IdpRefusal> {
-    // Someone else in the process may have chosen a provider before; theirs stands.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder()
-        .timeout(timeout)
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
-        .build()
-        .map_err(|_| {
-            IdpRefusal("no HTTPS client: this machine's root certificates cannot be read".to_owned())
-        })
 }

@@ -10,6 +10,7 @@ pub mod callout_account;
 pub mod creds;
 mod document;
 pub mod fingerprint;
+mod https;
 pub mod idp;
 pub mod issuer;
 mod jwks;

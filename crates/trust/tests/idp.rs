@@ -10,7 +10,7 @@ use std::sync::{
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use cotal_trust::{
-    idp::{IdpPin, JwksResolver, verify_idp_token, verify_tool_result_human_proof},
+    idp::{IdpPin, JwksResolver, http_client, verify_idp_token, verify_tool_result_human_proof},
     system::SystemEntropy,
 };
 use cotal_wire::{Clock, Entropy, UnixMillis, UnixSecs};
@@ -375,4 +375,27 @@ fn arbitrary_tokens_never_panic() {
             assert!(idp.verify(&token).await.is_err());
         });
     });
+}
+
+/// Set in the process that has no certificates: this test, run again.
+const WITHOUT_ROOTS: &str = "COTAL_TEST_WITHOUT_ROOTS";
+
+#[test]
+fn a_machine_without_root_certificates_refuses_a_resolver_at_once() {
+    if std::env::var_os(WITHOUT_ROOTS).is_some() {
+        let clock = Arc::new(TestClock(AtomicU64::new(0)));
+        let refusal = JwksResolver::new("https://idp.example/api/auth/jwks", clock).unwrap_err();
+        assert!(refusal.0.contains("root certificates"), "{refusal}");
+        assert!(http_client(std::time::Duration::from_secs(1)).is_err());
+        return;
+    }
+    let nothing = tempfile::tempdir().unwrap();
+    let again = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_machine_without_root_certificates_refuses_a_resolver_at_once"])
+        .env(WITHOUT_ROOTS, "1")
+        .env("SSL_CERT_FILE", nothing.path().join("none.pem"))
+        .env("SSL_CERT_DIR", nothing.path())
+        .output()
+        .unwrap();
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stdout));
 }

@@ -1,0 +1,110 @@
+//! The HTTPS client, and the one root store of the process behind every one of them.
+//!
+//! A root store is half a MiB and some milliseconds of reading. Whoever fetches something once in a while makes a client
+//! for it and keeps none; the roots stay, and a certificate that is installed while the process runs is seen in time.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use rustls::{ClientConfig, crypto::CryptoProvider};
+use rustls_platform_verifier::BuilderVerifierExt;
+
+use crate::idp::IdpRefusal;
+
+/// How long the roots are used before they are read again.
+const KEPT: Duration = Duration::from_secs(10 * 60);
+
+const NO_ROOTS: &str = "no HTTPS client: this machine's root certificates cannot be read; install its ca-certificates, or \
+                        name a file of them in SSL_CERT_FILE";
+
+static OF_THE_PROCESS: Kept<ClientConfig> = Kept::nothing();
+
+/// An HTTPS client with the ring provider and the platform's roots; redirects are never followed, and no proxy is
+/// taken from the environment. Refused where the machine has no root certificates. It may read them from the disk.
+pub fn http_client(timeout: Duration) -> Result<reqwest::Client, IdpRefusal> {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls()?)
+        .timeout(timeout)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .build()
+        .map_err(|_| IdpRefusal("no HTTPS client: it could not be built".to_owned()))
+}
+
+/// Whether there can be a client at all: better asked at a start than at the first fetch.
+pub(crate) fn check_roots() -> Result<(), IdpRefusal> {
+    tls().map(drop)
+}
+
+fn tls() -> Result<ClientConfig, IdpRefusal> {
+    OF_THE_PROCESS.get(Instant::now(), read).map_err(|_| IdpRefusal(NO_ROOTS.to_owned()))
+}
+
+fn read() -> Result<ClientConfig, rustls::Error> {
+    // Someone else in the process may have chosen a provider before; theirs stands.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let provider = CryptoProvider::get_default()
+        .map_or_else(|| Arc::new(rustls::crypto::ring::default_provider()), Arc::clone);
+    let mut tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_platform_verifier()?
+        .with_no_client_auth();
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(tls)
+}
+
+/// What is made when it is first asked for, and made again when it is old. Clones share what they hold.
+struct Kept<T>(Mutex<Option<(T, Instant)>>);
+
+impl<T: Clone> Kept<T> {
+    const fn nothing() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// One that is old is better than none: it stays while no new one can be made. A failure is never kept.
+    fn get<E>(&self, now: Instant, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let mut kept = self.0.lock();
+        if let Some((value, made)) = &*kept
+            && now.saturating_duration_since(*made) < KEPT
+        {
+            return Ok(value.clone());
+        }
+        match (make(), &*kept) {
+            (Ok(value), _) => {
+                *kept = Some((value.clone(), now));
+                Ok(value)
+            }
+            (Err(_), Some((old, _))) => Ok(old.clone()),
+            (Err(error), None) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_roots_are_read_once_and_again_when_they_are_old() {
+        let (kept, start) = (Kept::nothing(), Instant::now());
+        let get = |after: Duration, made: Result<u8, &'static str>| kept.get(start + after, || made);
+        assert_eq!(get(Duration::ZERO, Err("none")), Err("none"), "a machine without any");
+        assert_eq!(get(Duration::ZERO, Ok(1)), Ok(1), "and once it has some");
+        let young = KEPT.saturating_sub(Duration::from_secs(1));
+        assert_eq!(get(young, Ok(2)), Ok(1));
+        assert_eq!(get(KEPT, Err("gone")), Ok(1), "old ones are better than none");
+        assert_eq!(get(KEPT, Ok(3)), Ok(3));
+        assert_eq!(get(KEPT + young, Ok(4)), Ok(3));
+    }
+
+    #[test]
+    fn every_client_of_the_process_has_the_same_roots() {
+        http_client(Duration::from_secs(1)).unwrap();
+        let held = || OF_THE_PROCESS.get(Instant::now(), || Err("read again")).unwrap();
+        assert!(Arc::ptr_eq(&held().client_auth_cert_resolver, &held().client_auth_cert_resolver));
+        check_roots().unwrap();
+    }
+}
