@@ -44,7 +44,7 @@ pub(super) async fn revoke(parts: &Parts, holder: &Holder, request: &EsValue) ->
 pub(super) async fn attempt(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
     let world = World::of(parts).await?;
     let granted = runs::decide_attempt(&world, parts.lifecycle_host(), holder, request).await?;
-    print(&turn::sign(parts, holder.owner(), &granted)?)
+    print(&turn::sign(parts, holder, &granted)?)
 }
 
 fn print(result: &impl Serialize) -> Result<Value, EpError> {

@@ -1,9 +1,12 @@
 //! Signing a turn at a run: one fixed profile for each key, and nothing in it that was not read (contract 06 §12.2).
 
-use cotal_authority::manager::runs::{GrantedTurn, TurnPins};
+use cotal_authority::manager::{
+    Holder,
+    runs::{GrantedTurn, TurnPins},
+};
 use cotal_trust::mint::{CredentialKind, PublicUser, mint_public_user};
 use cotal_wire::{
-    EndpointName, EpError, Nkey, Owner, Permissions, Principal, User,
+    EndpointName, EpError, Nkey, Permissions, Principal, User,
     grants::runs::{OperatorPin, RunCaller, RunPin, run_driver, run_mediator, run_operator},
     manager_authority::{IssuedJwt, RunAttemptResult, RunCredentials},
 };
@@ -13,8 +16,13 @@ use super::Parts;
 /// Lifetime of an operator's credential, in seconds.
 const OPERATOR_TTL_SECS: u64 = 60;
 
-/// Signs what was granted; `owner` is the manager's, whose request it was.
-pub(super) fn sign(parts: &Parts, owner: &Owner, granted: &GrantedTurn) -> Result<RunAttemptResult, EpError> {
+/// Signs what was granted to the manager of this holder, and nothing past the end that the holder itself has.
+pub(super) fn sign(
+    parts: &Parts,
+    holder: &Holder,
+    granted: &GrantedTurn,
+) -> Result<RunAttemptResult, EpError> {
+    let owner = holder.owner();
     let request = granted.request();
     let (envelope, endpoint) = (&request.envelope, EndpointName::manager().token());
     let space = parts.space.token();
@@ -31,7 +39,7 @@ pub(super) fn sign(parts: &Parts, owner: &Owner, granted: &GrantedTurn) -> Resul
             let actor = RunCaller::of(&attempt.run_id, run_owner).principal.actor;
             let principal = Principal::new(owner.clone(), actor);
             let signed = |kind, key: &Nkey<User>, permissions| {
-                issue(parts, (kind, key), &principal, permissions, parts.standing_ttl_secs)
+                issue(parts, holder, (kind, key), &principal, (permissions, parts.standing_ttl_secs))
             };
             let (driver, mediator) = (&attempt.driver_id, &attempt.mediator_id);
             RunCredentials::Attempt {
@@ -59,7 +67,7 @@ pub(super) fn sign(parts: &Parts, owner: &Owner, granted: &GrantedTurn) -> Resul
             let principal = Principal::new(owner.clone(), envelope.actor.clone());
             let kind = (CredentialKind::RunOperator, &turn.id);
             RunCredentials::Operator {
-                operator: issue(parts, kind, &principal, permissions, OPERATOR_TTL_SECS)?,
+                operator: issue(parts, holder, kind, &principal, (permissions, OPERATOR_TTL_SECS))?,
                 turn: turn.clone(),
             }
         }
@@ -70,13 +78,14 @@ pub(super) fn sign(parts: &Parts, owner: &Owner, granted: &GrantedTurn) -> Resul
 
 fn issue(
     parts: &Parts,
+    holder: &Holder,
     (kind, key): (CredentialKind, &Nkey<User>),
     principal: &Principal,
-    permissions: Permissions,
-    ttl_secs: u64,
+    (permissions, ttl_secs): (Permissions, u64),
 ) -> Result<IssuedJwt, EpError> {
     let now = parts.clock.now_secs();
-    let exp = now.plus(ttl_secs);
+    let own_end = now.plus(ttl_secs);
+    let exp = holder.not_after().map_or(own_end, |end| end.min(own_end));
     let user = PublicUser { kind, key, principal, permissions, exp };
     let jwt = mint_public_user(&parts.data_account, user, now)
         .map_err(|error| EpError::internal(error.to_string()))?;
