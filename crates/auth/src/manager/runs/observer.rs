@@ -149,7 +149,7 @@ mod tests {
 
     /// A broker, the observer at work, and somebody who publishes as whom a test says.
     struct Rig {
-        _space: TestSpace,
+        space: TestSpace,
         observer: RunObserver,
         publisher: Connection,
         clock: Arc<SetClock>,
@@ -179,7 +179,7 @@ mod tests {
             let observer = RunObserver::listen(&issuing, &token, Arc::clone(&clock) as _).await.unwrap();
             let asker = asker(&space, "alice");
             let manager = InstanceId::mint(&SystemEntropy);
-            Self { _space: space, observer, publisher, clock, manager, asker }
+            Self { space, observer, publisher, clock, manager, asker }
         }
 
         async fn publish(&self, asker: &RunAsker, command: &str, args: &serde_json::Value) -> String {
@@ -245,7 +245,7 @@ mod tests {
         let subject = rig.publish(&rig.asker, RUN_START, &json!({})).await;
         rig.publisher.flush().await.unwrap();
         assert_eq!(rig.observer.take_served("nothing").await.unwrap(), None);
-        let flood = asker(&rig._space, "flood");
+        let flood = asker(&rig.space, "flood");
         for n in 0..10_000 {
             rig.publish(&flood, RUN_START, &json!({})).await;
             if n % 500 == 0 {
