@@ -610,6 +610,67 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_somebody_else_holds_gets_a_bounded_jwt_of_a_public_profile_and_no_seed() {
+        let (_, account, _) = made();
+        let data = account.data_account();
+        let seed = Seed::<User>::generate(&SystemEntropy);
+        let principal = Principal::parse_key("u_aaaaaaaaaaaaaaaaaaaaaaaaaa.manager_x").unwrap();
+        let one = |rows: usize| Rules { allow: vec!["a.b.c".to_owned(); rows], deny: Vec::new() };
+        let mint = |kind, publish: usize, subscribe: usize| {
+            let permissions = Permissions { publish: one(publish), subscribe: one(subscribe) };
+            let exp = NOW.plus(5);
+            let user = PublicUser { kind, key: seed.public(), principal: &principal, permissions, exp };
+            mint_public_user(&data, user, NOW)
+        };
+        let claims = jwt::decode_verified(&mint(CredentialKind::GoalWriter, 1, 1).unwrap()).unwrap();
+        assert_eq!((&claims["sub"], &claims["exp"]), (&json!(seed.public()), &json!(NOW.0 + 5)));
+        assert_eq!(claims["name"], "goal-writer");
+        assert_eq!(claims["nats"]["tags"], json!(principal_tags(&principal)));
+        let public: Vec<_> = CredentialKind::ALL.iter().filter(|kind| kind.is_public()).collect();
+        assert_eq!(public.len(), 10);
+        for kind in CredentialKind::ALL {
+            assert_eq!(mint(*kind, 1, 1).is_ok(), kind.is_public(), "{kind}");
+        }
+        for (publish, subscribe) in [(0, 1), (1, 0)] {
+            assert!(
+                mint(CredentialKind::GoalWriter, publish, subscribe).is_err(),
+                "the broker reads it as everything"
+            );
+        }
+        assert!(mint(CredentialKind::EndpointServe, 1, 1_000).is_ok());
+        let refusal = mint(CredentialKind::EndpointServe, 1, 2_000).unwrap_err();
+        assert!(refusal.0.contains("16384"), "{refusal}");
+    }
+
+    #[test]
+    fn every_command_that_the_contract_names_of_a_manager_fits_one_serve_credential() {
+        let named = "stop run-answer spawn despawn attach define-persona inspect run-start run-resume run-status run-ps \
+                     run-submit run-cancel status ps models resolve-cwd turn purge launch resume-preserved commit-resume \
+                     finalize-resume prepare-preservation commit-preservation abort-preservation transcript-receive";
+        let (_, account, space) = made();
+        let seed = Seed::<User>::generate(&SystemEntropy);
+        let principal = Principal::parse_key("u_aaaaaaaaaaaaaaaaaaaaaaaaaa.manager_x").unwrap();
+        let surface = grants::endpoint_serve::ServeSurface {
+            endpoint: cotal_wire::EndpointName::manager().token(),
+            instance: cotal_wire::InstanceId::parse(&"i".repeat(26)).unwrap(),
+            epoch: 1_000_000,
+            commands: named
+                .split_whitespace()
+                .map(|name| cotal_wire::Command::parse(name).unwrap())
+                .collect(),
+            journal: false,
+            pools: std::collections::BTreeSet::new(),
+        };
+        let permissions =
+            grants::endpoint_serve::endpoint_serve(&space.token(), &seed.public().conn_id(), &surface);
+        let kind = CredentialKind::EndpointServe;
+        let user =
+            PublicUser { kind, key: seed.public(), principal: &principal, permissions, exp: NOW.plus(5) };
+        let jwt = mint_public_user(&account.data_account(), user, NOW).unwrap();
+        assert!(jwt.len() < MAX_USER_JWT, "{} bytes", jwt.len());
+    }
+
+    #[test]
     fn health_turns_at_three_quarters_and_at_expiry() {
         let (iat, exp) = (UnixSecs(1_000), UnixSecs(1_010));
         for (now, state) in [

@@ -6,15 +6,18 @@
 
 use std::collections::BTreeSet;
 
-use cotal_authority::registration::{
-    EndpointInstance, OwnName, Registry, ServeGrant, authorize_serve_grant,
-    gate::{self, GateAt},
-    issue_sibling, mint_serve_credential,
-    serve::{ReleasedEndpointCredential, ServeCredential, ServeRequest, credential_id_of, withdraw},
+use cotal_authority::{
+    AuthorityStores,
+    registration::{
+        EndpointInstance, OwnName, Registry, ServeGrant, authorize_serve_grant,
+        gate::{self, GateAt},
+        issue_sibling, mint_serve_credential,
+        serve::{ReleasedEndpointCredential, ServeCredential, ServeRequest, credential_id_of, withdraw},
+    },
 };
 use cotal_trust::mint::CredentialKind;
 use cotal_wire::{
-    EndpointName, EpCode, EpError, Owner, Permissions, Principal, UnixSecs,
+    ConnId, EndpointName, EpCode, EpError, Owner, Permissions, Principal, SpaceToken, UnixSecs,
     canonical::contract_digest,
     contract::ClusterDocument,
     es_value::EsValue,
@@ -27,6 +30,14 @@ use serde_json::Value;
 use super::{Issued, mint::Minting};
 use crate::manager::{Parts, issuing::manager_instance};
 
+/// What a sibling's credential may do.
+type Template = fn(&SpaceToken, &ConnId) -> Permissions;
+
+/// A credential that won its fence.
+type Released = (IssuedJwt, ReleasedEndpointCredential);
+
+/// How often a credential of the same second is told apart by an earlier end.
+const SAME_SECOND: u64 = 3;
 /// The cluster that every manager registers.
 const MANAGER_CLUSTER: &str = "ai.cotal.manager";
 
@@ -89,39 +100,73 @@ impl Duties<'_> {
         released: &mut Vec<ReleasedEndpointCredential>,
     ) -> Result<Issued, EpError> {
         let stores = registry.stores();
-        let space = self.minting.space();
-        let exp = self.minting.standing_expiry();
-
-        let (principal, jwt) =
-            self.mint(StandingRole::Serve, CredentialKind::EndpointServe, exp, |conn| {
-                endpoint_serve(space, conn, &grant.surface())
-            })?;
-        let credential =
-            ServeCredential { id: credential_id_of(&jwt.jwt)?, source_chain: vec![SourceMember::Root], exp };
-        released.push(mint_serve_credential(stores, grant, &principal, credential).await?);
-        let mut issued = vec![(CredentialName::Serve, jwt)];
+        let (serve, row) = self.serve(stores, grant).await?;
+        released.push(row);
+        let mut issued = vec![(CredentialName::Serve, serve)];
 
         // The touch above moved the gate's revision; everything else of it must be what was decided on.
         let now = gate::observe(stores, at).await?.filter(|now| now.gate == self.seen.gate);
         let now = now.ok_or_else(|| {
             EpError::new(EpCode::Expired, "the manager registered again while its credentials were minted")
         })?;
-        let siblings: [(_, _, fn(&Minting<'_>, &cotal_wire::ConnId) -> Permissions); 2] = [
-            (StandingRole::GoalWriter, CredentialKind::GoalWriter, |minting, conn| {
-                manager::goal_writer(minting.space(), &EndpointName::manager().token(), conn)
+        let siblings: [(_, _, Template); 2] = [
+            (StandingRole::GoalWriter, CredentialKind::GoalWriter, |space, conn| {
+                manager::goal_writer(space, &EndpointName::manager().token(), conn)
             }),
-            (StandingRole::SessionLedger, CredentialKind::SessionLedger, |minting, conn| {
-                manager::session_ledger(minting.space(), conn)
-            }),
+            (StandingRole::SessionLedger, CredentialKind::SessionLedger, manager::session_ledger),
         ];
         for (role, kind, template) in siblings {
-            let (principal, jwt) = self.mint(role, kind, exp, |conn| template(self.minting, conn))?;
-            let id = credential_id_of(&jwt.jwt)?;
-            let row = CredentialRow::endpoint(&EndpointName::manager(), &at.instance, &id, &principal, exp)?;
-            released.push(issue_sibling(stores, at, &now, row).await?);
+            let (jwt, row) = self.sibling(stores, at, &now, role, kind, template).await?;
+            released.push(row);
             issued.push((CredentialName::of_role(role), jwt));
         }
         Ok(issued)
+    }
+
+    async fn serve(&self, stores: &AuthorityStores, grant: &ServeGrant) -> Result<Released, EpError> {
+        let mut minted = Err(untried());
+        for exp in self.expiries() {
+            let (principal, jwt) =
+                self.mint(StandingRole::Serve, CredentialKind::EndpointServe, exp, |space, conn| {
+                    endpoint_serve(space, conn, &grant.surface())
+                })?;
+            let (id, source_chain) = (credential_id_of(&jwt.jwt)?, vec![SourceMember::Root]);
+            let credential = ServeCredential { id, source_chain, exp };
+            minted = mint_serve_credential(stores, grant, &principal, credential).await.map(|row| (jwt, row));
+            if !is_taken(&minted) {
+                break;
+            }
+        }
+        minted
+    }
+
+    async fn sibling(
+        &self,
+        stores: &AuthorityStores,
+        at: &EndpointInstance,
+        now: &GateAt,
+        role: StandingRole,
+        kind: CredentialKind,
+        template: Template,
+    ) -> Result<Released, EpError> {
+        let mut minted = Err(untried());
+        for exp in self.expiries() {
+            let (principal, jwt) = self.mint(role, kind, exp, template)?;
+            let (name, id) = (EndpointName::manager(), credential_id_of(&jwt.jwt)?);
+            let row = CredentialRow::endpoint(&name, &at.instance, &id, &principal, exp)?;
+            minted = issue_sibling(stores, at, now, row).await.map(|row| (jwt, row));
+            if !is_taken(&minted) {
+                break;
+            }
+        }
+        minted
+    }
+
+    /// When a credential ends: as usual, and a little sooner each time that its row is taken. A JWT says whole seconds alone, so
+    /// that the one of a second may be the very one that a registration of the same second has revoked.
+    fn expiries(&self) -> impl Iterator<Item = UnixSecs> + use<> {
+        let exp = self.minting.standing_expiry();
+        (0..=SAME_SECOND).map(move |sooner| UnixSecs(exp.0.saturating_sub(sooner)))
     }
 
     fn mint(
@@ -129,13 +174,23 @@ impl Duties<'_> {
         role: StandingRole,
         kind: CredentialKind,
         exp: UnixSecs,
-        template: impl FnOnce(&cotal_wire::ConnId) -> Permissions,
+        template: impl FnOnce(&SpaceToken, &ConnId) -> Permissions,
     ) -> Result<(Principal, IssuedJwt), EpError> {
         let principal = Principal::new(self.owner.clone(), role.actor(&self.envelope.instance_id));
         let key = self.envelope.identities.of(role);
-        let jwt = self.minting.mint(kind, key, &principal, template(&key.conn_id()), exp)?;
+        let grant = template(self.minting.space(), &key.conn_id());
+        let jwt = self.minting.mint(kind, key, &principal, grant, exp)?;
         Ok((principal, jwt))
     }
+}
+
+fn untried() -> EpError {
+    EpError::internal("a credential is minted at least once")
+}
+
+/// Whether other bytes stand where the credential's row would: the same credential, and revoked.
+fn is_taken(minted: &Result<Released, EpError>) -> bool {
+    minted.as_ref().is_err_and(|refusal| refusal.code == EpCode::Conflict)
 }
 
 /// An activation serves the contract that was registered. The published host serves the request's own; holding the two

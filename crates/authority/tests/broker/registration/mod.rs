@@ -16,7 +16,7 @@ use cotal_authority::{
         own::{plane_principal, publish},
         reconcile::Liveness,
         reconcile_endpoint_gate, register_own_endpoint, register_own_incarnation, register_service_instance,
-        serve::{ServeCredential, ServeGrant, ServeRequest, credential_id_of},
+        serve::{ServeCredential, ServeGrant, ServeRequest, credential_id_of, withdraw},
         status::{StatusWrite, write_status},
     },
 };

@@ -142,3 +142,40 @@ async fn a_status_is_fenced_by_the_epoch_of_the_gate() {
     let beyond = Revision(second.registration_revision.0 + 100);
     assert_eq!(code(say(1, StatusState::ready(), beyond).await), EpCode::FailedPrecondition);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_released_for_a_mint_that_failed_is_taken_back_and_the_refusal_stays() {
+    let rig = Rig::start().await;
+    let registry = rig.registry().await;
+    let done = registered(&rig, &registry).await;
+    let granted = grant(&rig, &registry, done.process_epoch).await.unwrap();
+    let credential = |jwt: &str| ServeCredential {
+        id: credential_id_of(jwt).unwrap(),
+        source_chain: vec![SourceMember::Root],
+        exp: UnixSecs(9),
+    };
+    let stores = registry.stores();
+    let released = mint_serve_credential(stores, &granted, &rig.principal, credential("j")).await.unwrap();
+    let seen = gate::observe(stores, &rig.at).await.unwrap().unwrap();
+    let (name, id) = (EndpointName::parse(NAME).unwrap(), credential_id_of("s").unwrap());
+    let row =
+        CredentialRow::endpoint(&name, &rig.at.instance, &id, &principal("sibling"), UnixSecs(9)).unwrap();
+    let sibling = issue_sibling(stores, &rig.at, &seen, row).await.unwrap();
+    assert_eq!(rig.active_rows().await, 2);
+    let refusal = EpError::unavailable("the third one failed");
+    assert_eq!(withdraw(stores, &[released, sibling], refusal.clone()).await, refusal);
+    assert_eq!(rig.active_rows().await, 0);
+    // The same credential is not minted again: its row says for ever that it is revoked.
+    let again = mint_serve_credential(stores, &granted, &rig.principal, credential("j")).await;
+    assert_eq!(code(again.map(|_| ())), EpCode::Conflict);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_can_be_narrowed_to_one_cluster() {
+    let rig = Rig::start().await;
+    let registry = rig.registry().await;
+    let done = registered(&rig, &registry).await;
+    let granted = grant(&rig, &registry, done.process_epoch).await.unwrap();
+    assert_eq!(granted.clone().of_cluster(NAME).map(|one| one.surface()), Some(granted.surface()));
+    assert_eq!(granted.of_cluster("com.example.other").map(|one| one.surface()), None);
+}
