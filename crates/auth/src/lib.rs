@@ -81,7 +81,7 @@ pub use served::withdraw_left_discovery;
 pub use user_tokens::{UserTokenIssuer, create_user_token_issuer};
 
 pub use cotal_authority::{
-    Plane,
+    ConnectReader, LocalManager, NoLocalManager, Plane, ReadLocalManager,
     activation::ActivationFailure,
     manager::SupervisorAssignment,
     retirement::{Retirement, RetirementFailure},

@@ -15,7 +15,9 @@ use cotal_trust::{
     jwt::{self, CalloutOutcome, UserClaims, principal_tags},
     xkey::Sealer,
 };
-use cotal_wire::{ConnId, EpError, Permissions, UnixSecs, View, grants::Issued};
+use cotal_wire::{
+    ConnId, EpError, Permissions, UnixSecs, View, grants::Issued, view::SESSION_CALLER_TTL_SECS,
+};
 use futures::future;
 use tokio::{
     sync::Semaphore,
@@ -265,6 +267,8 @@ impl Lane {
         if bearer.exp <= iat || granted.exp <= iat {
             return Err(Denial::ExpiredWhileServed.into());
         }
+        // A bearer ends far sooner. A session's row is its manager's word, and no manager's word lasts longer.
+        let exp = granted.exp.min(iat.plus(SESSION_CALLER_TTL_SECS));
         let principal = bearer.principal();
         let claims = UserClaims {
             name: principal.name(),
@@ -272,12 +276,12 @@ impl Lane {
             issuer_account: self.parts.data_account.account.clone(),
             permissions: granted.permissions,
             tags: principal_tags(&principal),
-            exp: Some(granted.exp),
+            exp: Some(exp),
         };
         let user_jwt = jwt::encode_user(&claims, &self.parts.data_account.signing, iat);
 
         progress.enter(Step::Ledger)?;
-        self.record(opened, &bearer, iat, granted.exp).await?;
+        self.record(opened, &bearer, iat, exp).await?;
         progress.enter(Step::Ledger)?;
         self.recheck(&bearer, nonce, &claims.permissions, granted.issued.as_ref()).await?;
         progress.enter(Step::Sign)?;

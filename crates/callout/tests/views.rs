@@ -605,6 +605,25 @@ async fn a_session_caller_gets_its_session_until_the_session_ends_and_nothing_el
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_promises_years_is_signed_a_day() {
+    let house = House::build("demo", Plan::with_callers()).await;
+    let granted = house.grant("cli", &[], &["general"], &[]).await;
+    let manager = Manager::register(&house, 0).await;
+    let session = Session {
+        exp: SystemClock.now_millis().plus(400 * 86_400_000),
+        ..Session::new('s', &granted, &manager)
+    };
+    session.write(&house, "active").await;
+    connected(&house, &session.bearer(&house, &granted), &house.nonce()).await;
+    let key = house.auth_bucket().keys("natkey.>").await.unwrap().remove(0);
+    let key = &key[key.find("natkey.").unwrap()..];
+    let row = house.auth_bucket().read_authority(key).await.unwrap().unwrap();
+    let row: serde_json::Value = serde_json::from_slice(&row.value).unwrap();
+    assert_eq!(row["exp"].as_u64().unwrap() - row["iat"].as_u64().unwrap(), 86_400);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_ended_or_is_not_the_callers_refuses_the_connect_in_order() {
     let house = House::build("demo", Plan::with_callers()).await;
     let granted = house.grant("cli", &[], &["general"], &[]).await;

@@ -11,6 +11,9 @@ pub const AGENT_BEARER_TTL_SECS: u64 = 300;
 /// Longest lifetime of a `transfer-writer` bearer, in seconds (contract 04 §2.1).
 pub const TRANSFER_WRITER_TTL_SECS: u64 = 300;
 
+/// Longest lifetime of a `session-caller` connection, in seconds, whatever its session's row says (contract 01 §3.4).
+pub const SESSION_CALLER_TTL_SECS: u64 = 86_400;
+
 /// The capability `admin`.
 pub const SCOPE_ADMIN: &str = "admin";
 /// The capability `spawn`.
