@@ -156,11 +156,14 @@ impl House {
 
     /// Presents a bearer to the broker, which must admit it.
     pub(crate) async fn connect(&self, bearer: &str) -> Result<RawClient> {
+        self.connect_as(bearer, LifecycleUid::mint(&SystemEntropy).as_str()).await
+    }
+
+    /// As [`Self::connect`], under this name.
+    pub(crate) async fn connect_as(&self, bearer: &str, nonce: &str) -> Result<RawClient> {
         let sentinel = self.space.material.callout.sentinel_creds.to_string();
-        let nonce = LifecycleUid::mint(&SystemEntropy);
         let (client, outcome) =
-            RawClient::connect(&self.space.server.url(), Some(&sentinel), Some(bearer), Some(nonce.as_str()))
-                .await;
+            RawClient::connect(&self.space.server.url(), Some(&sentinel), Some(bearer), Some(nonce)).await;
         client.with_context(|| format!("the broker refused a fresh bearer: {outcome:?}"))
     }
 

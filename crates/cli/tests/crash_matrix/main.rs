@@ -10,6 +10,7 @@
 //! `COTAL_CRASH_MATRIX_ROWS=takeover,later` runs the rows whose names begin so.
 
 mod acts;
+mod caller;
 mod child;
 mod debts;
 mod endpoint;
@@ -65,6 +66,7 @@ async fn every_operation_is_ended_after_a_kill_between_any_two_of_its_writes() {
         ("exchange", service::row(service::Exchange).boxed()),
         ("exchange of a person", service::row(service::Login).boxed()),
         ("connect", service::connect_row().boxed()),
+        ("caller", caller::row().boxed()),
         ("activate", service::row(service::Activate).boxed()),
         ("enrollment", service::row(managed_agents::Enroll).boxed()),
         ("preparation", service::row(managed_agents::Prepare).boxed()),
