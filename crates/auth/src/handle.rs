@@ -344,6 +344,7 @@ impl Inner {
         let listeners = futures::future::join_all(self.parts.listeners.iter().map(Listener::stop));
         let (_, (), entered) = futures::join!(listeners, self.parts.callout.stop(), self.entered.write());
         drop(entered);
+        self.parts.manager.settled().await;
         if let Some(stderr) = self.parts.stderr {
             stderr.flush().await;
         }

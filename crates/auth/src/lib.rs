@@ -80,6 +80,14 @@ pub use replica::{CalloutReplica, CalloutReplicaInputs, ReplicaEnd, admits_servi
 pub use served::withdraw_left_discovery;
 pub use user_tokens::{UserTokenIssuer, create_user_token_issuer};
 
+/// What is decided for a remote manager, as functions of a parsed request and of what was read: for a host that composes
+/// the decision without the HTTP hop, or executes what the stock service refuses (contract 06).
+pub mod manager_decisions {
+    pub use cotal_authority::manager::*;
+    pub use cotal_trust::registration_proof::RegistrationProofKey;
+    pub use cotal_wire::{es_value::EsValue, manager_authority as requests};
+}
+
 pub use cotal_authority::{
     ConnectReader, LocalManager, NoLocalManager, Plane, ReadLocalManager,
     activation::ActivationFailure,

@@ -12,6 +12,8 @@ use cotal_wire::{
     Actor, Channel, ChannelPattern, Clock, DerivedOwner, Entropy, EpError, LifecycleUid, Principal, Role,
     ScopeEntry, Sha256Hex, manager_authority::EnrollmentTarget,
 };
+use futures::{FutureExt as _, future::BoxFuture};
+use tokio::sync::RwLock;
 use zeroize::Zeroizing;
 
 use crate::{
@@ -28,6 +30,8 @@ const LEDGER_UNREADABLE: &str = "the actor ledger cannot be read here; ask the o
 #[derive(Clone)]
 pub struct ManagedAgents {
     parts: Arc<Parts>,
+    /// Read-locked by each write that is under way.
+    writing: Arc<RwLock<()>>,
 }
 
 struct Parts {
@@ -78,7 +82,8 @@ impl ManagedAgents {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Self {
-        Self { parts: Arc::new(Parts { ledger, connector, delivery, clock, entropy }) }
+        let parts = Parts { ledger, connector, delivery, clock, entropy };
+        Self { parts: Arc::new(parts), writing: Arc::default() }
     }
 
     /// Enrolls an agent under `spawner`, an actor of the same owner.
@@ -94,7 +99,7 @@ impl ManagedAgents {
     ) -> Result<Enrolled, EpError> {
         let (parts, owner) = (Arc::clone(&self.parts), owner.clone());
         let (spawner, target) = (spawner.clone(), target.clone());
-        to_its_end(async move { parts.enroll(owner, spawner, target).await }).await
+        self.to_its_end(async move { parts.enroll(owner, spawner, target).await }.boxed()).await
     }
 
     /// What an agent's standing token opens now, as its exchange would find it: its digest, then the envelope. Nothing is
@@ -119,18 +124,29 @@ impl ManagedAgents {
         uid: &LifecycleUid,
     ) -> Result<Preparation, EpError> {
         let (parts, alias, uid) = (Arc::clone(&self.parts), alias.clone(), uid.clone());
-        to_its_end(async move { parts.prepare_retirement(alias, uid).await }).await
+        self.to_its_end(async move { parts.prepare_retirement(alias, uid).await }.boxed()).await
     }
-}
 
-/// Runs on when the caller goes away.
-async fn to_its_end<T: Send + 'static>(
-    work: impl Future<Output = Result<T, EpError>> + Send + 'static,
-) -> Result<T, EpError> {
-    tokio::spawn(work).await.unwrap_or_else(|error| {
-        tracing::error!(%error, "a write for a managed agent did not run to its end");
-        Err(EpError::unavailable("the write for this agent did not run to its end; ask again"))
-    })
+    /// Waits for the writes that are under way, whoever asked for them: before the connections are closed.
+    pub async fn settled(&self) {
+        drop(self.writing.write().await);
+    }
+
+    /// Runs on when the caller goes away.
+    async fn to_its_end<T: Send + 'static>(
+        &self,
+        work: BoxFuture<'static, Result<T, EpError>>,
+    ) -> Result<T, EpError> {
+        let writing = Arc::clone(&self.writing).read_owned().await;
+        let work = async move {
+            let _writing = writing;
+            work.await
+        };
+        tokio::spawn(work).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "a write for a managed agent did not run to its end");
+            Err(EpError::unavailable("the write for this agent did not run to its end; ask again"))
+        })
+    }
 }
 
 // === impl Alias ===

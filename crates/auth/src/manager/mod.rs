@@ -51,6 +51,11 @@ impl ManagerAuthority {
         Self { parts: Arc::new(Parts::new(inputs)) }
     }
 
+    /// Waits for what is written for managed agents, whose callers may be gone: before the connections are closed.
+    pub(crate) async fn settled(&self) {
+        self.parts.agents.settled().await;
+    }
+
     /// What the requests are decided and executed with.
     pub(crate) fn parts(&self) -> &Parts {
         &self.parts

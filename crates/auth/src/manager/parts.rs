@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use cotal_authority::{
     Plane,
     issued::IssuerSession,
+    managed_agents::ManagedAgents,
     manager::{Host, LifecycleHost},
 };
 use cotal_broker::Connector;
@@ -45,6 +46,8 @@ pub(crate) struct Parts {
     pub(crate) sentinel_creds: Zeroizing<String>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
+    /// The one writer of managed agents.
+    pub(super) agents: ManagedAgents,
     /// Where an enrolled agent exchanges its secret; unset without a public face.
     exchange_url: OnceLock<String>,
     /// See [`Parts::issuing`].
@@ -56,7 +59,15 @@ pub(crate) struct Parts {
 impl Parts {
     pub(super) fn new(inputs: PartsInputs) -> Self {
         let proof = RegistrationProofKey::new(inputs.data_account.signing.clone());
+        let agents = ManagedAgents::new(
+            inputs.ledger.clone(),
+            inputs.connector.clone(),
+            inputs.plane.delivery().clone(),
+            Arc::clone(&inputs.clock),
+            Arc::clone(&inputs.entropy),
+        );
         Self {
+            agents,
             space: inputs.space,
             data_account: inputs.data_account,
             proof,

@@ -1,7 +1,10 @@
 //! The decision about a managed agent without its effect: for a host that keeps managed agents in its own storage, and for one
 //! that runs them (contract 06 §14.1, 05 §7.4).
 
-use cotal_authority::manager::{Holder, decide_enrollment, decide_prepare_retirement, decide_runtime};
+use cotal_authority::manager::{
+    Holder, decide_enrollment, decide_prepare_retirement, decide_runtime, may_ask_runtime, may_enroll,
+    may_prepare_retirement,
+};
 use cotal_wire::{
     Actor, EpError, InstanceId,
     es_value::EsValue,
@@ -43,6 +46,7 @@ pub(super) async fn decide(
     match kind {
         Kind::Enrollment => {
             let request = EnrollmentRequest::parse(request)?;
+            may_enroll(parts.host(), holder, &request)?;
             let gate = parts.manager_gate(&request.envelope.instance_id).await?.map(|seen| seen.gate);
             decide_enrollment(parts.host(), holder, &request, gate.as_ref())?;
             Ok(VerifiedAgent::Grant {
@@ -53,6 +57,7 @@ pub(super) async fn decide(
         }
         Kind::PrepareRetirement => {
             let request = PrepareRetirementRequest::parse(request)?;
+            may_prepare_retirement(parts.host(), holder, &request)?;
             let gate = parts.manager_gate(&request.envelope.instance_id).await?.map(|seen| seen.gate);
             decide_prepare_retirement(parts.host(), holder, &request, gate.as_ref())?;
             Ok(VerifiedAgent::Grant {
@@ -63,6 +68,7 @@ pub(super) async fn decide(
         }
         Kind::RuntimeCreate | Kind::RuntimeStatus => {
             let request = RuntimeRequest::parse(request, kind)?;
+            may_ask_runtime(parts.host(), holder, &request)?;
             let gate = parts.manager_gate(&request.envelope.instance_id).await?.map(|seen| seen.gate);
             decide_runtime(parts.host(), holder, &request, gate.as_ref())?;
             Ok(VerifiedAgent::Runtime {

@@ -360,19 +360,17 @@ async fn an_enrollment_that_cannot_be_provisioned_takes_back_what_it_wrote_and_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_enrollment_ends_though_its_caller_is_gone() {
+async fn an_enrollment_ends_though_its_caller_is_gone_and_a_close_waits_for_it() {
     let house = House::start().await;
     let target = target("worker", "token");
     {
         let mut asked = std::pin::pin!(house.enroll(&target));
         assert!(poll!(&mut asked).is_pending());
     }
-    eventually("the agent is enrolled", async || {
-        let Some(row) = house.row("worker") else { return false };
-        let uid = LifecycleUid::parse(row.lifecycle_uid.as_deref().unwrap()).unwrap();
-        house.stands("worker", &uid).await == [true; 3]
-    })
-    .await;
+    house.agents.settled().await;
+    let row = house.row("worker").expect("the agent is enrolled");
+    let uid = LifecycleUid::parse(row.lifecycle_uid.as_deref().unwrap()).unwrap();
+    assert_eq!(house.stands("worker", &uid).await, [true; 3]);
 }
 
 /// Nobody answers for the delivery daemon here.

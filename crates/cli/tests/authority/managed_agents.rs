@@ -407,3 +407,58 @@ async fn a_retained_agent_is_validated_by_its_secrets_and_its_incarnation() {
     }
     drop(scene.service);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_verification_door_decides_all_four_kinds_and_writes_nothing() {
+    let mut scene = Scene::start("verify").await;
+    let uid = LifecycleUid::mint(&SystemEntropy);
+    let verify = async |scene: &Scene, owner: &str, request: &Value| {
+        let url = format!("{}/manager-service-authority/verify-enrollment", scene.discovery.url);
+        let body = json!({ "owner": owner, "request": request });
+        let cap = scene.discovery.cap.as_str();
+        scene.house.caller.post_to(&url, Some(cap), &body).await.expect("it answers")
+    };
+    let owner = scene.owner.to_string();
+    let runtime = |scene: &Scene, kind| {
+        scene.manager.request(kind, &json!({ "target": scene.target("worker", &uid) })).unwrap()
+    };
+    let requests = |scene: &Scene| {
+        [
+            scene.enrollment("worker", "token"),
+            scene.preparation("worker", &uid),
+            runtime(scene, Kind::RuntimeCreate),
+            runtime(scene, Kind::RuntimeStatus),
+        ]
+    };
+    for request in requests(&scene) {
+        let kind = request["kind"].as_str().unwrap();
+        let (status, answer) = verify(&scene, &owner, &request).await;
+        assert_eq!(status, 200, "{kind}: {answer}");
+        assert_eq!((&answer["authorized"], &answer["owner"]), (&json!(true), &json!(owner)));
+        assert_eq!(answer["instanceId"], json!(scene.manager.instance));
+        let hosted = kind.contains("runtime");
+        assert_eq!(answer["actor"], if hosted { "cli" } else { "worker" }, "{kind}");
+        assert_eq!(answer["target"].is_object(), hosted, "{kind}: {answer}");
+        assert_eq!(answer["serveEpoch"].is_u64(), !hosted, "{kind}: {answer}");
+        // The route itself has no host that would run anything.
+        if hosted {
+            assert_eq!(scene.ask(SUB, &request).await.0, 403, "{kind}");
+        }
+    }
+    scene.manager.register_again(&scene.anything).await.unwrap();
+    let stale = requests(&scene);
+    scene.manager.register_again(&scene.anything).await.unwrap();
+    for request in stale {
+        let (status, answer) = verify(&scene, &owner, &request).await;
+        assert_eq!(status, 409, "{}: {answer}", request["kind"]);
+    }
+    scene.manager.freeze(&scene.anything).await.unwrap();
+    for request in requests(&scene) {
+        let (status, answer) = verify(&scene, &owner, &request).await;
+        assert_eq!(status, 412, "{}: {answer}", request["kind"]);
+        let bob = scene.house.caller.owner_of(&scene.house, "bob").to_string();
+        let (status, answer) = verify(&scene, &bob, &request).await;
+        assert_eq!(status, 403, "{}: {answer}", request["kind"]);
+    }
+    scene.is_untouched().await;
+}

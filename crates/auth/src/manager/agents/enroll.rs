@@ -8,7 +8,7 @@ use cotal_wire::{
 };
 use serde_json::Value;
 
-use super::{super::Parts, person, to_value, writer};
+use super::{super::Parts, person, to_value};
 
 /// The public face first: without one, an enrolled agent had nowhere to exchange its token.
 pub(in crate::manager) async fn enroll(
@@ -22,7 +22,7 @@ pub(in crate::manager) async fn enroll(
     let gate = parts.manager_gate(&request.envelope.instance_id).await?;
     decide_enrollment(parts.host(), holder, &request, gate.as_ref().map(|at| &at.gate))?;
     let owner = person(holder.owner())?;
-    let enrolled = writer(parts).enroll(&owner, &request.envelope.actor, &request.target).await?;
+    let enrolled = parts.agents.enroll(&owner, &request.envelope.actor, &request.target).await?;
     let material = AgentMaterial {
         owner: holder.owner().clone(),
         actor: request.target.actor.clone(),

@@ -1,32 +1,19 @@
 //! Managed agents: enrollment, retirement preparation, validation of a retained one (contract 06 §6-9, 05 §9-10).
 //!
 //! Each kind first checks what needs no read, then reads the manager's gate, and decides over both; what it then writes
-//! is the writer's, [`ManagedAgents`].
+//! is the writer's, [`cotal_authority::managed_agents`].
 
 mod enroll;
 mod prepare_retirement;
 mod validate_retained;
 
-use cotal_authority::managed_agents::ManagedAgents;
 use cotal_wire::{DerivedOwner, EpError, Owner};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Parts;
-
 pub(super) use enroll::enroll;
 pub(super) use prepare_retirement::prepare_retirement;
 pub(super) use validate_retained::validate_retained;
-
-fn writer(parts: &Parts) -> ManagedAgents {
-    ManagedAgents::new(
-        parts.ledger.clone(),
-        parts.connector.clone(),
-        parts.plane.delivery().clone(),
-        parts.clock.clone(),
-        parts.entropy.clone(),
-    )
-}
 
 /// Managed agents belong to people: the ledger has rows of no other owner.
 fn person(owner: &Owner) -> Result<DerivedOwner, EpError> {

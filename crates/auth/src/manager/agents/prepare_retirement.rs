@@ -11,7 +11,7 @@ use cotal_wire::{
 };
 use serde_json::Value;
 
-use super::{super::Parts, person, to_value, writer};
+use super::{super::Parts, person, to_value};
 
 /// Answers alike whether this call prepared it, an earlier one did, or the name is a successor's.
 pub(in crate::manager) async fn prepare_retirement(
@@ -24,7 +24,7 @@ pub(in crate::manager) async fn prepare_retirement(
     let gate = parts.manager_gate(&request.envelope.instance_id).await?;
     decide_prepare_retirement(parts.host(), holder, &request, gate.as_ref().map(|at| &at.gate))?;
     let alias = Alias { owner: person(&request.target.owner)?, actor: request.target.actor.clone() };
-    let found = writer(parts).prepare_retirement(&alias, &request.target.lifecycle_uid).await?;
+    let found = parts.agents.prepare_retirement(&alias, &request.target.lifecycle_uid).await?;
     tracing::info!(space = %parts.space, agent = %alias.principal(), ?found, "a managed retirement was prepared");
     to_value(&PrepareRetirementResult::answer(&request, holder.owner()))
 }

@@ -15,7 +15,7 @@ use cotal_wire::{
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::{super::Parts, to_value, writer};
+use super::{super::Parts, to_value};
 
 /// The sentinel, then the token with its envelope, then the incarnation. That the bearer issuer is this space's was
 /// checked when the service started, and it signs with no other.
@@ -46,7 +46,7 @@ async fn authorized(parts: &Parts, request: &RetainedAgentRequest) -> Result<Aut
         return Err(EpError::permission_denied(AGENT_EXCHANGE_REFUSAL));
     };
     let alias = Alias { owner, actor: request.target.actor.clone() };
-    writer(parts).authorize(&alias, Zeroizing::new(request.actor_token.clone())).await
+    parts.agents.authorize(&alias, Zeroizing::new(request.actor_token.clone())).await
 }
 
 fn authority(grant: AuthorizedGrant) -> Result<RetainedAuthority, EpError> {
