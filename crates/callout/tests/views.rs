@@ -342,7 +342,7 @@ async fn the_deadline_loses_no_issuance_and_a_late_one_doubles_none() {
     // Evidence, attempt, index, activation, accepted row: before its activation, before and after its acceptance.
     for nth in [2, 4, 5] {
         let failpoint = Failpoint::stop_after(nth);
-        let limits = CalloutLimits { auth_timeout: Duration::from_secs(5), ..CalloutLimits::default() };
+        let limits = CalloutLimits { auth_timeout: Duration::from_secs(6), ..CalloutLimits::default() };
         let plan = Plan {
             callers: true,
             watch: Some(failpoint.clone()).into(),
@@ -442,8 +442,11 @@ async fn connects_at_once_under_one_nonce_share_one_pair_and_every_other_attempt
     let minted = outcomes.iter().filter(|(client, _)| client.is_some()).count();
     house.answered(24).await;
     assert!(minted >= 1);
-    let conflicts = house.lines().iter().filter(|line| line.contains("holds another issuance")).count();
-    assert_eq!(minted + conflicts, 24, "{:#?}", house.lines());
+    // On a busy machine somebody may wait too long for a turn, and then holds nothing either.
+    let told = ["holds another issuance", "too many connects are being issued"];
+    let lines = house.lines();
+    let turned_away = lines.iter().filter(|line| told.iter().any(|told| line.contains(told))).count();
+    assert_eq!(minted + turned_away, 24, "{:#?}", house.lines());
     let held = accepted(&house, "nonce-issued-1").await.unwrap();
     assert_eq!(state(&house, &held).await, "active");
     assert_eq!(attempts(&house, "active").await, 1);

@@ -54,6 +54,17 @@ struct Issuing {
     retirement: bool,
     /// How often a connect is cut off, or loses an answer, and comes back.
     mishaps: u8,
+    /// What is not conditional that must be.
+    broken: Option<Broken>,
+}
+
+/// A rule that a counter-model breaks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    /// An activation is written over whatever the attempt says by then.
+    Activation,
+    /// An acceptance is written over another.
+    Acceptance,
 }
 
 /// What one generation has in the store.
@@ -136,9 +147,9 @@ enum Act {
 }
 
 impl World {
-    fn activate(&mut self, generation: usize, pinned: u8) -> bool {
+    fn activate(&mut self, generation: usize, pinned: u8, broken: Option<Broken>) -> bool {
         let issuance = &mut self.issued[generation];
-        let lands = issuance.revision == pinned;
+        let lands = issuance.revision == pinned || broken == Some(Broken::Activation);
         if lands {
             issuance.attempt = Some(AttemptState::Active);
             issuance.revision += 1;
@@ -146,8 +157,8 @@ impl World {
         lands
     }
 
-    fn accept(&mut self, generation: usize) -> bool {
-        let lands = self.accepted.is_none();
+    fn accept(&mut self, generation: usize, broken: Option<Broken>) -> bool {
+        let lands = self.accepted.is_none() || broken == Some(Broken::Acceptance);
         if lands {
             self.accepted = Some(generation);
         }
@@ -177,7 +188,7 @@ impl World {
         self.connects[connect] = (At::Start, fresh);
     }
 
-    fn step(&mut self, connect: usize) {
+    fn step(&mut self, connect: usize, broken: Option<Broken>) {
         let (at, own) = self.connects[connect];
         let next = match at {
             At::Start => {
@@ -200,8 +211,8 @@ impl World {
                 self.issued[own].indexed = true;
                 At::Staged(revision)
             }
-            At::Staged(revision) if self.activate(own, revision) => At::Released,
-            At::Released if self.accept(own) => At::Held(own),
+            At::Staged(revision) if self.activate(own, revision, broken) => At::Released,
+            At::Released if self.accept(own, broken) => At::Held(own),
             At::Staged(_) | At::Released => At::Losing,
             At::Losing => {
                 self.retire(own);
@@ -266,7 +277,7 @@ impl Model for Issuing {
     fn next_state(&self, world: &World, action: Act) -> Option<World> {
         let mut next = world.clone();
         match action {
-            Act::Step(connect) => next.step(connect),
+            Act::Step(connect) => next.step(connect, self.broken),
             Act::Crash(connect) => {
                 next.mishaps -= 1;
                 next.come_back(connect);
@@ -282,8 +293,8 @@ impl Model for Issuing {
             }
             Act::Lands(nth) => {
                 match next.late.remove(nth) {
-                    Late::Activate(generation, pinned) => next.activate(generation, pinned),
-                    Late::Accept(generation) => next.accept(generation),
+                    Late::Activate(generation, pinned) => next.activate(generation, pinned, self.broken),
+                    Late::Accept(generation) => next.accept(generation, self.broken),
                 };
             }
             Act::Freeze => next.retirement = Retirement::Frozen,
@@ -343,15 +354,32 @@ impl Model for Issuing {
 fn checked(model: Issuing) {
     let checker = model.checker().threads(2).spawn_bfs().join();
     checker.assert_properties();
+    eprintln!("issuing: {} states", checker.unique_state_count());
 }
 
 #[test]
 fn connects_at_once_under_one_nonce_hold_one_issuance_whatever_is_lost() {
-    checked(Issuing { connects: 3, retirement: false, mishaps: 1 });
-    checked(Issuing { connects: 2, retirement: false, mishaps: 2 });
+    checked(Issuing { connects: 3, retirement: false, mishaps: 1, broken: None });
+    checked(Issuing { connects: 2, retirement: false, mishaps: 2, broken: None });
 }
 
 #[test]
 fn a_retirement_in_between_leaves_nothing_that_resolves() {
-    checked(Issuing { connects: 2, retirement: true, mishaps: 1 });
+    checked(Issuing { connects: 2, retirement: true, mishaps: 1, broken: None });
+}
+
+/// Why an activation is pinned to the revision at which it was prepared.
+#[test]
+fn an_activation_over_whatever_stands_would_revive_what_a_retirement_ended() {
+    let model = Issuing { connects: 2, retirement: true, mishaps: 1, broken: Some(Broken::Activation) };
+    let checker = model.checker().threads(2).spawn_bfs().join();
+    assert!(checker.discovery(NOTHING_AFTER_RETIREMENT).is_some());
+}
+
+/// Why an accepted row is created and never written over.
+#[test]
+fn an_acceptance_over_another_would_leave_two_holders_of_one_nonce() {
+    let model = Issuing { connects: 2, retirement: false, mishaps: 0, broken: Some(Broken::Acceptance) };
+    let checker = model.checker().threads(2).spawn_bfs().join();
+    assert!(checker.discovery(ONE_HOLDER).is_some());
 }
