@@ -20,7 +20,7 @@ use self::{
     lane::OpenLane,
     lanes::{Lanes, RETRY_AFTER},
     manifest::ManifestError,
-    watch::{Applied, Reading, Reread, Sole, Watched},
+    watch::{Applied, BACKSTOP, Reading, Reread, Sole, Watched},
 };
 use crate::{daemon::DaemonError, files};
 
@@ -65,6 +65,7 @@ impl<E: Clone + Eq + Send + Sync + 'static> Host<E> {
                 () = lanes.next() => {}
                 () = watched.changed() => self.adopt(watched.reading(), &mut lanes, &mut adopted).await,
                 () = adopted.retry() => {}
+                () = adopted.look_due() => adopted.look().await,
                 () = shutdown.as_mut() => break,
             }
             lanes.act();
@@ -118,6 +119,8 @@ struct Adopted {
     acknowledged: bool,
     /// The last write of the acknowledgment failed, and is tried again then.
     retry: Option<Instant>,
+    /// When it is looked at again.
+    look: Instant,
 }
 
 impl Adopted {
@@ -129,7 +132,7 @@ impl Adopted {
                 "the manifest cannot be acknowledged: {error}; put it into a directory that this user can write to"
             ))
         })?;
-        Ok(Self { applied, text, acknowledged: true, retry: None })
+        Ok(Self { applied, text, acknowledged: true, retry: None, look: Instant::now() + BACKSTOP })
     }
 
     async fn replace<O: OpenLane>(&mut self, text: Arc<str>, lanes: &Lanes<O>) {
@@ -162,11 +165,47 @@ impl Adopted {
         }
     }
 
+    /// Resolves when the acknowledgment is to be looked at. Cancel safe.
+    async fn look_due(&self) {
+        tokio::time::sleep_until(self.look).await;
+    }
+
+    /// What somebody else removed or wrote over is not there to be waited for: it is written again.
+    async fn look(&mut self) {
+        self.look = Instant::now() + BACKSTOP;
+        if self.acknowledged && !self.applied.says(&self.text).await {
+            tracing::warn!("the manifest's acknowledgment was removed or changed; it is written again");
+            self.acknowledged = false;
+        }
+    }
+
     /// Resolves when a failed write is to be tried again. Cancel safe.
     async fn retry(&self) {
         match self.retry {
             Some(retry) => tokio::time::sleep_until(retry).await,
             None => std::future::pending().await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_acknowledgment_that_somebody_removed_or_changed_is_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = dir.path().join("spaces.json");
+        let applied = Applied::beside(&manifest);
+        let mut adopted = Adopted::first(applied.clone(), Arc::from("{}")).await.unwrap();
+        adopted.look().await;
+        assert!(adopted.acknowledged, "it stands");
+        applied.withdraw().await.unwrap();
+        adopted.look().await;
+        assert!(!adopted.acknowledged, "it is owed again");
+        applied.write(Arc::from("{ }")).await.unwrap();
+        adopted.acknowledged = true;
+        adopted.look().await;
+        assert!(!adopted.acknowledged, "another text is no acknowledgment of this one");
     }
 }

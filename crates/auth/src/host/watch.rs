@@ -19,7 +19,7 @@ use crate::served::try_lock;
 /// on a network or comes through a mount. A symlink has no look of what it points to, and the read refuses one.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// After this long it is read whether it seems changed or not (decision D11).
-const BACKSTOP: Duration = Duration::from_secs(30);
+pub(super) const BACKSTOP: Duration = Duration::from_secs(30);
 
 /// The manifest's text, or why it cannot be read.
 pub(super) type Reading = Result<Arc<str>, String>;
@@ -186,6 +186,14 @@ impl Applied {
             .unwrap_or_else(|| Err(ended()))
     }
 
+    /// Whether it says this. A file that cannot be read says nothing.
+    pub(super) async fn says(&self, text: &Arc<str>) -> bool {
+        let (path, text) = (self.0.clone(), Arc::clone(text));
+        let read =
+            blocking(move || matches!(file::read_text(&path), Ok(Some(said)) if said.as_str() == &*text));
+        read.await.unwrap_or(true)
+    }
+
     /// Says nothing any more.
     pub(super) async fn withdraw(&self) -> io::Result<()> {
         let path = self.0.clone();
@@ -195,4 +203,22 @@ impl Applied {
 
 fn ended() -> io::Error {
     io::Error::other("the runtime ended first")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_acknowledgment_that_is_gone_or_another_one_says_nothing_of_this_manifest() {
+        let dir = tempfile::tempdir().unwrap();
+        let applied = Applied::beside(&dir.path().join("spaces.json"));
+        let text: Arc<str> = Arc::from("{}");
+        assert!(!applied.says(&text).await);
+        applied.write(Arc::clone(&text)).await.unwrap();
+        assert!(applied.says(&text).await);
+        assert!(!applied.says(&Arc::from("{ }")).await);
+        applied.withdraw().await.unwrap();
+        assert!(!applied.says(&text).await);
+    }
 }

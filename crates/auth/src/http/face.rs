@@ -150,6 +150,11 @@ impl Face {
         }
     }
 
+    /// What the log lines of its connections and requests are under, so that each names its space.
+    pub(crate) fn span(&self) -> tracing::Span {
+        tracing::error_span!("face", space = %self.service.exchange.issuer.space())
+    }
+
     /// The face's name in the log.
     pub(crate) fn name(&self) -> &'static str {
         match self.policy {

@@ -26,6 +26,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Instrument as _;
 
 use super::{
     face::{Face, Policy},
@@ -79,7 +80,8 @@ impl Listener {
     pub(crate) fn serve(listener: TcpListener, face: Arc<Face>, seats: Arc<Seats>) -> io::Result<Self> {
         let addr = listener.local_addr()?;
         let stop = CancellationToken::new();
-        let accepting = tokio::spawn(accept(listener, face, seats, stop.clone()));
+        let span = face.span();
+        let accepting = tokio::spawn(accept(listener, face, seats, stop.clone()).instrument(span));
         Ok(Self { addr, stop: stop.drop_guard(), accepting: Mutex::new(Some(accepting)) })
     }
 
@@ -114,7 +116,8 @@ async fn accept(listener: TcpListener, face: Arc<Face>, seats: Arc<Seats>, stop:
                         tracing::debug!(face = face.name(), "a connection over the bound was closed");
                         continue;
                     };
-                    connections.spawn(serve_connection(stream, remote, Arc::clone(&face), stop.clone(), seat));
+                    let served = serve_connection(stream, remote, Arc::clone(&face), stop.clone(), seat);
+                    connections.spawn(served.in_current_span());
                 }
                 Err(error) => tokio::time::sleep(refused(&error, face.name(), &seats)).await,
             },
@@ -200,13 +203,14 @@ async fn serve_request(
     let deadline = face.deadline();
     let (answer, answered) = oneshot::channel();
     // A task of its own: neither a client that goes away nor the deadline stops a mint halfway.
-    tokio::spawn(async move {
+    let routing = async move {
         let (parts, mut body) = request.into_parts();
         let reply = face.route(&parts, &mut body, remote).await;
         if answer.send(reply).is_ok() {
             drain_unwanted(&parts, body).await;
         }
-    });
+    };
+    tokio::spawn(routing.in_current_span());
     let answered = match deadline {
         None => answered.await,
         Some(deadline) => tokio::time::timeout(deadline, answered).await.unwrap_or_else(|_| {

@@ -17,6 +17,7 @@ use tokio::{
     sync::{Mutex, OwnedRwLockReadGuard, RwLock, watch},
     time::sleep,
 };
+use tracing::Instrument as _;
 
 use super::{resolve::ResolvedAuthority, sources::HostSources, store::IssuedStore};
 
@@ -205,12 +206,10 @@ impl Shared {
         let window = Arc::new(window);
         state.current = Some(window.clone());
         state.open.push(window.clone());
-        tokio::spawn(keep(
-            Arc::downgrade(self),
-            window.clone(),
-            self.replace_after(),
-            self.closing.subscribe(),
-        ));
+        let keeping =
+            keep(Arc::downgrade(self), window.clone(), self.replace_after(), self.closing.subscribe());
+        let span = tracing::error_span!("issuer", space = %self.connector.space());
+        tokio::spawn(keeping.instrument(span));
         window
     }
 

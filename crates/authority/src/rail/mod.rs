@@ -23,6 +23,7 @@ use cotal_wire::{
 };
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
+use tracing::Instrument as _;
 
 pub use self::handler::RetireOnRail;
 use self::{contract::AuthContract, over_stores::OverStores, serving::Serving};
@@ -64,11 +65,12 @@ impl AuthRail {
             .await?;
         let gates = Bucket::new(&connection, &Names::new(&token).auth_bucket());
         let port = Arc::new(OverStores { gates, retirements });
-        match Self::hear(&connection, token, serves, port).await {
+        let span = tracing::error_span!("rail", %space);
+        match Self::hear(&connection, token, serves, port).instrument(span).await {
             Ok(listeners) => Ok(Self { connection, listeners: Mutex::new(listeners) }),
             Err(refusal) => {
                 if let Err(error) = connection.close().await {
-                    tracing::warn!(%error, "auth rail: unwinding a failed open");
+                    tracing::warn!(%space, %error, "auth rail: unwinding a failed open");
                 }
                 Err(refusal)
             }
@@ -87,7 +89,7 @@ impl AuthRail {
         let mut listeners = JoinSet::new();
         for (subject, queue) in subjects {
             let subscription = connection.subscribe(&subject, queue.as_deref()).await?;
-            listeners.spawn(listen(Arc::clone(&serving), subscription));
+            listeners.spawn(listen(Arc::clone(&serving), subscription).in_current_span());
         }
         // The broker took every subscription, or says which it did not.
         connection.flush().await?;
@@ -127,7 +129,7 @@ async fn listen(serving: Arc<Serving>, mut subscription: Subscription) {
             message = subscription.next() => {
                 let Some(message) = message else { return };
                 if let Some(request) = serving.receive(&message).await {
-                    handling.spawn(request);
+                    handling.spawn(request.in_current_span());
                 }
             }
             Some(ended) = handling.join_next(), if !handling.is_empty() => {
