@@ -16,6 +16,11 @@ pub(crate) struct Door {
 }
 
 impl Door {
+    /// Where the public face is, when the service has one.
+    pub(crate) fn public_url(&self) -> Option<&str> {
+        self.discovery.public_url.as_deref()
+    }
+
     pub(crate) fn new(discovery: Discovery) -> Result<Self> {
         Ok(Self { discovery, http: cotal_trust::idp::http_client(ANSWER_WITHIN)? })
     }
@@ -38,7 +43,7 @@ impl Door {
         self.post("/managed-lifecycle/retire", &body).await.map(drop)
     }
 
-    async fn post(&self, path: &str, body: &Value) -> Result<Value> {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value> {
         let answer = self
             .http
             .post(format!("{}{path}", self.discovery.url))

@@ -1,7 +1,8 @@
 //! Measures connects (a broker without callout, a callout that checks nothing, and the auth service with every check
-//! on), retirements, and many spaces in one process, each in one run on one machine. JSON on stdout, progress on
-//! stderr; run it by `cargo xtask bench connect`, `retire` and `host`.
+//! on), retirements, many spaces in one process, and managers without keys, each in one run on one machine. JSON on
+//! stdout, progress on stderr; run it by `cargo xtask bench connect`, `retire`, `host` and `authority`.
 
+mod authority;
 mod bare;
 mod door;
 mod host;
@@ -10,6 +11,8 @@ mod population;
 mod report;
 mod retire;
 mod service;
+mod stack;
+mod tap;
 
 use std::{
     net::SocketAddr,
@@ -48,7 +51,10 @@ const STORM_CONNECTIONS: u64 = 384;
 const IN_FLIGHT: [usize; 4] = [1, 16, 64, 256];
 
 #[derive(Parser)]
-#[command(name = "cotal-bench", about = "Measure connects, retirements and a host of many spaces")]
+#[command(
+    name = "cotal-bench",
+    about = "Measure connects, retirements, a host of many spaces, and managers without keys"
+)]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -88,6 +94,16 @@ enum Command {
         #[arg(long, value_name = "N")]
         lanes: Option<usize>,
     },
+    /// Managers without keys: what their requests take, many renewals at once, a long scan, and a selection among many.
+    #[command(long_about = authority::LONG_ABOUT)]
+    Authority {
+        /// The release build of `cotal`.
+        #[arg(long)]
+        cotal: PathBuf,
+        /// A tenth of everything: ends within a minute of a built tree.
+        #[arg(long)]
+        quick: bool,
+    },
     /// A storm of connects (started by `host`).
     #[command(hide = true)]
     Storm,
@@ -116,6 +132,11 @@ async fn main() -> Result<()> {
         }
         Command::Host { cotal, quick, lanes } => {
             let report = host::measure(&cotal, quick, lanes).await?;
+            println!("{}", serde_json::to_string(&report)?);
+            Ok(())
+        }
+        Command::Authority { cotal, quick } => {
+            let report = authority::measure(&cotal, quick).await?;
             println!("{}", serde_json::to_string(&report)?);
             Ok(())
         }

@@ -3,8 +3,6 @@
 
 mod report;
 mod seed;
-mod stack;
-mod tap;
 
 use std::{
     net::SocketAddr,
@@ -36,12 +34,12 @@ use crate::{
     loadgen::{Measured, Ticket, open_loop, open_loop_while, percentile},
     population::{Member, Population},
     progress,
+    stack::{AuthService, Stack},
+    tap::Tap,
 };
 
 pub(crate) use report::RetireReport;
 use report::{Boot, Connects, Counted, Crowd};
-use stack::{AuthService, Stack};
-use tap::Tap;
 
 pub(crate) const LONG_ABOUT: &str = "\
 Measure what it takes to retire a lifecycle, over the real processes of a space. JSON on stdout, progress on stderr.

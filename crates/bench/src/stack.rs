@@ -29,24 +29,24 @@ const WITHIN: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// A space that is up, without an auth service of its own.
-pub(super) struct Stack {
-    pub(super) stage: Stage,
-    pub(super) running: RunningSpace,
-    pub(super) ground: Ground,
-    pub(super) connector: Connector,
+pub(crate) struct Stack {
+    pub(crate) stage: Stage,
+    pub(crate) running: RunningSpace,
+    pub(crate) ground: Ground,
+    pub(crate) connector: Connector,
     root: Root,
 }
 
 /// `cotal auth-service`, as an operator runs it.
-pub(super) struct AuthService {
+pub(crate) struct AuthService {
     child: Child,
-    pub(super) door: Door,
+    pub(crate) door: Door,
     /// From the start of the process until it said that it is ready.
-    pub(super) boot: Duration,
+    pub(crate) boot: Duration,
 }
 
 impl Stack {
-    pub(super) async fn up(cotal: &Path) -> Result<Self> {
+    pub(crate) async fn up(cotal: &Path) -> Result<Self> {
         let stage = Stage::new(cotal)?;
         stage.ok(&["up", "--user-auth", "--dev-idp"])?;
         let running = stage.space().await?;
@@ -74,7 +74,7 @@ impl Stack {
     }
 
     /// A connection that may do anything in the data account.
-    pub(super) async fn anything(&self) -> Result<Connection> {
+    pub(crate) async fn anything(&self) -> Result<Connection> {
         let everything = |_: &ConnId| Permissions {
             publish: Rules { allow: vec![">".into()], deny: vec![] },
             subscribe: Rules { allow: vec![">".into()], deny: vec![] },
@@ -83,12 +83,17 @@ impl Stack {
     }
 
     /// Where the plane's own identity lies.
-    pub(super) fn identity_root(&self) -> PathBuf {
+    pub(crate) fn identity_root(&self) -> PathBuf {
         self.root.space_dir(&self.running.name)
     }
 
     /// Starts the auth service and waits until it is ready.
-    pub(super) async fn serve(&self) -> Result<AuthService> {
+    pub(crate) async fn serve(&self) -> Result<AuthService> {
+        self.serve_with(&[]).await
+    }
+
+    /// The same with further flags.
+    pub(crate) async fn serve_with(&self, flags: &[&str]) -> Result<AuthService> {
         let log = self.stage.root().join("bench-auth-service.log");
         let stderr = std::fs::File::options().create(true).append(true).open(&log)?;
         let mut command = self.stage.command(&[
@@ -98,6 +103,7 @@ impl Stack {
             "--server",
             &self.running.server,
         ]);
+        command.args(flags);
         command.stdout(Stdio::null()).stderr(stderr);
         let started = Instant::now();
         let mut child = tokio::process::Command::from(command).kill_on_drop(true).spawn()?;
@@ -132,7 +138,7 @@ impl Stack {
 
 impl AuthService {
     /// Stops it in order: the next start then finds a claim that was given back.
-    pub(super) async fn stop(mut self) -> Result<()> {
+    pub(crate) async fn stop(mut self) -> Result<()> {
         let pid = self.child.id().context("the auth service has ended by itself")?;
         terminate(i32::try_from(pid)?)?;
         let status = tokio::time::timeout(WITHIN, self.child.wait()).await??;

@@ -10,14 +10,14 @@ use tokio::{sync::Mutex, task::JoinHandle};
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// A tap on one account.
-pub(super) struct Tap {
+pub(crate) struct Tap {
     seen: Arc<Mutex<Vec<String>>>,
     readers: Vec<JoinHandle<()>>,
 }
 
 impl Tap {
     /// From here on; `connection` may read everything.
-    pub(super) async fn open(connection: &Connection) -> Result<Self> {
+    pub(crate) async fn open(connection: &Connection) -> Result<Self> {
         let seen = Arc::<Mutex<Vec<String>>>::default();
         let mut readers = Vec::new();
         for subject in ["$JS.API.>", "$KV.>"] {
@@ -34,7 +34,7 @@ impl Tap {
     }
 
     /// How many of each verb so far, without what `is_other` says is of somebody else.
-    pub(super) async fn close(self, is_other: impl Fn(&str) -> bool) -> BTreeMap<String, u64> {
+    pub(crate) async fn close(self, is_other: impl Fn(&str) -> bool) -> BTreeMap<String, u64> {
         tokio::time::sleep(SETTLE).await;
         for reader in &self.readers {
             reader.abort();
