@@ -9,10 +9,11 @@ use cotal_wire::{
     EpCode, EpError, Owner,
     es_value::EsValue,
     manager_authority::{
-        AdminRequest, EnrollmentRequest, Envelope, ExecutionRequest, GoalIndexRequest, HolderKind, IntentRequest, Kind,
-        MaintenanceRequest, Operation, Payload, PlatformControlRequest, PlatformSupervisorRequest, PrepareRetirementRequest,
-        RetainedAgentRequest, RunAdmissionRequest, RunAttemptRequest, RunRevokeRequest, RuntimeRequest, ServiceRequest,
-        current_registration_message, registration_proof,
+        AdminRequest, EnrollmentRequest, Envelope, ExecutionRequest, GoalIndexRequest, HolderKind,
+        IntentRequest, Kind, MaintenanceRequest, Operation, Payload, PlatformControlRequest,
+        PlatformSupervisorRequest, PrepareRetirementRequest, RetainedAgentRequest, RunAdmissionRequest,
+        RunAttemptRequest, RunCancelRequest, RunRevokeRequest, RunSubmissionRequest, RuntimeRequest,
+        ServiceRequest, current_registration_message, registration_proof,
     },
 };
 use libfuzzer_sys::fuzz_target;
@@ -26,19 +27,24 @@ fuzz_target!(|data: &[u8]| {
     let Ok(request) = EsValue::parse(text) else { return };
     let plain: Value = serde_json::from_slice(text).expect("what an ECMAScript program reads is JSON");
     let printed = request.stringify();
-    assert_eq!(EsValue::parse(printed.as_bytes()).expect("its own text"), request, "printing changes the value");
+    assert_eq!(
+        EsValue::parse(printed.as_bytes()).expect("its own text"),
+        request,
+        "printing changes the value"
+    );
 
     let kind = match pick % 32 {
         at @ 0..16 => Kind::ALL[usize::from(at)],
-        16..24 => plain.get("kind").and_then(Value::as_str).and_then(Kind::from_name).unwrap_or(Kind::Service),
+        16..24 => {
+            plain.get("kind").and_then(Value::as_str).and_then(Kind::from_name).unwrap_or(Kind::Service)
+        }
         24..28 => return control(&request, &plain),
         _ => return supervisor(&request, &plain),
     };
     for holder in [HolderKind::Human, HolderKind::Platform] {
         match parse(kind, &request, holder) {
-            None => return,
-            Some(Ok(parsed)) => check(kind, &parsed, &plain),
-            Some(Err(refusal)) => refused(&refusal, EpCode::BadRequest),
+            Ok(parsed) => check(kind, &parsed, &plain),
+            Err(refusal) => refused(&refusal, EpCode::BadRequest),
         }
     }
 });
@@ -49,9 +55,9 @@ struct Parsed {
     service: Option<ServiceRequest>,
 }
 
-fn parse(kind: Kind, request: &EsValue, holder: HolderKind) -> Option<Result<Parsed, EpError>> {
+fn parse(kind: Kind, request: &EsValue, holder: HolderKind) -> Result<Parsed, EpError> {
     let of = |envelope: Envelope| Parsed { envelope: Some(envelope), service: None };
-    Some(match kind {
+    match kind {
         Kind::Service => ServiceRequest::parse(request, holder)
             .map(|service| Parsed { envelope: Some(service.envelope.clone()), service: Some(service) }),
         Kind::Enrollment => EnrollmentRequest::parse(request).map(|parsed| of(parsed.envelope)),
@@ -62,7 +68,10 @@ fn parse(kind: Kind, request: &EsValue, holder: HolderKind) -> Option<Result<Par
         Kind::RetainedAgentValidation => RetainedAgentRequest::parse(request, holder).map(|parsed| {
             let shown = format!("{parsed:?}");
             let secrets = [&parsed.actor_token, &parsed.sentinel_creds];
-            assert!(secrets.iter().all(|secret| secret.len() < 40 || !shown.contains(secret.as_str())), "a secret is shown");
+            assert!(
+                secrets.iter().all(|secret| secret.len() < 40 || !shown.contains(secret.as_str())),
+                "a secret is shown"
+            );
             of(parsed.envelope)
         }),
         Kind::GoalIndexScan => GoalIndexRequest::parse(request).map(|parsed| of(parsed.envelope)),
@@ -75,8 +84,9 @@ fn parse(kind: Kind, request: &EsValue, holder: HolderKind) -> Option<Result<Par
             IntentRequest::parse(request).map(|_| Parsed { envelope: None, service: None })
         }
         Kind::DelegatedIntentExecution => ExecutionRequest::parse(request).map(|parsed| of(parsed.envelope)),
-        Kind::RunSubmission | Kind::RunCancel => return None,
-    })
+        Kind::RunSubmission => RunSubmissionRequest::parse(request).map(|parsed| of(parsed.envelope)),
+        Kind::RunCancel => RunCancelRequest::parse(request).map(|parsed| of(parsed.envelope)),
+    }
 }
 
 fn check(kind: Kind, parsed: &Parsed, plain: &Value) {
@@ -91,7 +101,10 @@ fn check(kind: Kind, parsed: &Parsed, plain: &Value) {
     texts(&plain["requestId"], envelope.request_id.as_str());
     assert!(!envelope.space.is_empty());
     for token in [envelope.instance_id.as_str(), envelope.manager_lifecycle_uid.as_str()] {
-        assert!((26..=32).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()));
+        assert!(
+            (26..=32).contains(&token.len())
+                && token.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+        );
     }
     match &envelope.registration_proof {
         Some(proof) => texts(&plain["registrationProof"], proof.as_str()),

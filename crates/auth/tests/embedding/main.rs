@@ -10,6 +10,7 @@
 #[path = "../../examples/embed.rs"]
 mod embed;
 mod host;
+mod manager_route;
 mod parts;
 mod plane;
 mod platform_doors;

@@ -1,0 +1,249 @@
+//! `/manager-service-authority` and its verification door over the real dispatcher, store and ledger: of two broken rules the
+//! earlier one answers, with the status of its face or door (contract 06 §2, §14.1).
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use cotal_auth::{AuthService, PublicFaceRequest, start_auth_service};
+use cotal_broker::{Connection, Connector, Custody, Lifetime};
+use cotal_testkit::planted_manager::PlantedManager;
+use cotal_trust::system::{SystemClock, SystemEntropy};
+use cotal_wire::{ConnId, LifecycleUid, OpId, Owner, Permissions, Rules, manager_authority::Kind};
+use serde_json::{Value, json};
+
+use crate::stage::Stage;
+
+const ROUTE: &str = "/manager-service-authority";
+const DOOR: &str = "/manager-service-authority/verify-enrollment";
+
+/// Alice and bob supervise by `cli` and not by `web`. The manager is alice's.
+struct Scene {
+    stage: Stage,
+    service: AuthService,
+    manager: PlantedManager,
+    anything: Connection,
+    http: reqwest::Client,
+    peers: AtomicU32,
+}
+
+impl Scene {
+    async fn start() -> Self {
+        let stage = Stage::start().await;
+        let face = PublicFaceRequest::on_port(0).behind_trusted_proxy(true);
+        let service = start_auth_service(stage.inputs().public_face(face)).await.unwrap();
+        let account = stage.space.material.data_account.clone();
+        let connector = Connector::new(
+            &stage.space.server.url(),
+            stage.space.space.clone(),
+            account.clone(),
+            Custody::new(),
+            Arc::new(SystemClock),
+            Arc::new(SystemEntropy),
+        );
+        let all = || Rules { allow: vec![">".to_owned()], deny: Vec::new() };
+        let grants = |_: &ConnId| Permissions { publish: all(), subscribe: all() };
+        let lifetime = Lifetime::OneShot { ttl_secs: 600, principal: None };
+        let anything = connector.open("anything".into(), &grants, lifetime).await.unwrap();
+        stage.grant_human("alice", "cli", &["supervise"], &[">"]);
+        stage.grant_human("alice", "web", &["spawn", "admin"], &[">"]);
+        stage.grant_human("bob", "cli", &["supervise"], &[">"]);
+        stage.grant_human("bob", "web", &["spawn", "admin"], &[">"]);
+        let owner = Owner::from(stage.owner_of("alice"));
+        let space = stage.space.space.clone();
+        let manager = PlantedManager::register(&anything, &space, &account, &owner, "cli").await.unwrap();
+        let http = cotal_trust::idp::http_client(std::time::Duration::from_secs(30)).unwrap();
+        Self { stage, service, manager, anything, http, peers: AtomicU32::new(0) }
+    }
+
+    /// Asks on the public face, as a peer that never asked before unless one is named.
+    async fn ask_as(&self, sub: &str, request: &Value, peer: Option<&str>) -> (u16, Value) {
+        let url = format!("{}{ROUTE}", self.service.public_url().unwrap());
+        let fresh = format!("10.0.{}", self.peers.fetch_add(1, Ordering::SeqCst));
+        let body = json!({ "idpToken": self.stage.idp.mint_token(sub, 600), "request": request });
+        let asked = self.http.post(url).header("content-type", "application/json");
+        let asked = asked.header("x-forwarded-for", peer.unwrap_or(&fresh)).body(body.to_string());
+        let answer = asked.send().await.unwrap();
+        (answer.status().as_u16(), serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap())
+    }
+
+    async fn verify(&self, sub: &str, request: &Value) -> (u16, Value) {
+        let url = format!("{}{DOOR}", self.service.url());
+        let body = json!({ "owner": self.stage.owner_of(sub).as_str(), "request": request });
+        self.stage.post(&url, Some(self.service.cap().expose()), &body).await
+    }
+
+    fn target(&self, sub: &str) -> Value {
+        json!({ "owner": self.stage.owner_of(sub).as_str(), "actor": "scout", "lifecycleUid": "t".repeat(26) })
+    }
+
+    /// A good request of each kind that stands on the whole registration, but for the effect that it would have.
+    fn requests(&self) -> Vec<(Kind, Value)> {
+        let op = OpId::managed_retirement(&LifecycleUid::parse(&"t".repeat(26)).unwrap());
+        let agent = json!({ "actor": "scout", "tokenHash": "0".repeat(64) });
+        let target = self.target("alice");
+        let more = [
+            (Kind::GoalIndexScan, json!({})),
+            (Kind::AdminAuthorization, json!({ "caller": target })),
+            (Kind::Enrollment, json!({ "target": agent })),
+            (Kind::PrepareRetirement, json!({ "target": target, "opId": op })),
+            (
+                Kind::RetainedAgentValidation,
+                json!({ "target": target, "actorToken": "t", "sentinelCreds": "s" }),
+            ),
+            (Kind::RuntimeCreate, json!({ "target": target })),
+            (Kind::RuntimeStatus, json!({ "target": target })),
+        ];
+        more.into_iter().map(|(kind, more)| (kind, self.manager.request(kind, &more).unwrap())).collect()
+    }
+}
+
+/// A rule, how it is broken, and how it is told: on the route, and at the door.
+struct Rule {
+    says: &'static str,
+    /// Who asks instead of alice.
+    sub: Option<&'static str>,
+    change: fn(&mut Value),
+    route: u16,
+    door: u16,
+}
+
+/// In the contract's order.
+fn rules() -> Vec<Rule> {
+    let rule = |says, change, route, door| Rule { says, sub: None, change, route, door };
+    vec![
+        rule("unknown member", |request| request["more"] = json!(1), 403, 400),
+        rule("another space", |request| request["space"] = json!("other"), 403, 403),
+        rule("has no scope \"supervise\"", |request| request["actor"] = json!("web"), 403, 403),
+        rule("not open", |request| request["instanceId"] = json!("j".repeat(26)), 403, 412),
+        Rule { sub: Some("bob"), ..rule("registered by another principal", |_| {}, 403, 403) },
+        rule("has registered again since", |request| request["serveEpoch"] = json!(7), 409, 409),
+        rule(
+            "the registration proof is not",
+            |request| request["registrationProof"] = json!(format!("sha256:{}", "1".repeat(64))),
+            403,
+            403,
+        ),
+    ]
+}
+
+fn said(answer: &Value) -> &str {
+    answer["error"].as_str().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn of_two_rules_that_a_request_breaks_the_earlier_one_answers_over_http() {
+    let scene = Scene::start().await;
+    for (kind, good) in scene.requests() {
+        let runtime = matches!(kind, Kind::RuntimeCreate | Kind::RuntimeStatus);
+        let about_agents = runtime || matches!(kind, Kind::Enrollment | Kind::PrepareRetirement);
+        let rules = rules();
+        for (at, first) in rules.iter().enumerate() {
+            for second in std::iter::once(None).chain(rules[at + 1..].iter().map(Some)) {
+                let sub = first.sub.or(second.and_then(|second| second.sub)).unwrap_or("alice");
+                let mut request = good.clone();
+                if sub == "bob" && request["target"].get("owner").is_some() {
+                    // A foreign target is another rule, which has a test of its own.
+                    request["target"] = scene.target("bob");
+                }
+                second.inspect(|second| (second.change)(&mut request));
+                (first.change)(&mut request);
+                let what = format!("{} and {:?}", first.says, second.map(|second| second.says));
+                if !runtime {
+                    let (status, answer) = scene.ask_as(sub, &request, None).await;
+                    assert_eq!(status, first.route, "{kind:?}: {what}: {answer}");
+                    assert!(said(&answer).contains(first.says), "{kind:?}: {what}: {answer}");
+                }
+                if about_agents {
+                    let (status, answer) = scene.verify(sub, &request).await;
+                    assert_eq!(status, first.door, "{kind:?} at the door: {what}: {answer}");
+                    assert!(said(&answer).contains(first.says), "{kind:?} at the door: {what}: {answer}");
+                }
+            }
+        }
+    }
+    scene.service.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_door_decides_the_four_kinds_and_writes_nothing() {
+    let mut scene = Scene::start().await;
+    for (kind, request) in scene.requests() {
+        let (status, answer) = scene.verify("alice", &request).await;
+        let owner = scene.stage.owner_of("alice");
+        let instance = scene.manager.instance.as_str();
+        let wanted = match kind {
+            Kind::Enrollment | Kind::PrepareRetirement => {
+                json!({ "authorized": true, "owner": owner.as_str(), "actor": "scout", "instanceId": instance, "serveEpoch": 0 })
+            }
+            Kind::RuntimeCreate | Kind::RuntimeStatus => json!({
+                "authorized": true, "owner": owner.as_str(), "actor": "cli", "instanceId": instance,
+                "target": scene.target("alice"),
+            }),
+            _ => {
+                assert_eq!(status, 400, "{kind:?}: {answer}");
+                continue;
+            }
+        };
+        assert_eq!((status, answer), (200, wanted), "{kind:?}");
+    }
+    let scout = cotal_wire::Actor::parse("scout").unwrap();
+    assert_eq!(scene.stage.ledger.read_managed(&scene.stage.owner_of("alice"), &scout).unwrap(), None);
+
+    // A registration anew makes what was good stale, and a frozen gate makes everything wait.
+    let (_, stale) = scene.requests().remove(2);
+    scene.manager.register_again(&scene.anything).await.unwrap();
+    assert_eq!(scene.verify("alice", &stale).await.0, 409);
+    assert_eq!(scene.ask_as("alice", &stale, None).await.0, 409);
+    let (_, fresh) = scene.requests().remove(2);
+    assert_eq!(scene.verify("alice", &fresh).await.0, 200);
+    scene.manager.freeze(&scene.anything).await.unwrap();
+    assert_eq!(scene.verify("alice", &fresh).await.0, 412);
+    assert_eq!(scene.ask_as("alice", &fresh, None).await.0, 403);
+    scene.service.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_host_must_intercept_is_refused_unread_and_what_names_no_kind_is_the_lifecycles() {
+    let scene = Scene::start().await;
+    for kind in
+        [Kind::RuntimeCreate, Kind::RuntimeStatus, Kind::DelegatedIntent, Kind::DelegatedIntentExecution]
+    {
+        let unread = json!({ "kind": kind.as_str(), "actor": "cli", "anything": [1] });
+        let (status, answer) = scene.ask_as("alice", &unread, None).await;
+        assert_eq!(status, 403, "{kind:?}: {answer}");
+        assert!(said(&answer).contains("does not intercept it"), "{kind:?}: {answer}");
+        let (status, answer) = scene.ask_as("carol", &unread, None).await;
+        assert!(status == 403 && said(&answer).contains("is not granted"), "the row comes first: {answer}");
+    }
+    for nothing in [
+        json!({ "actor": "cli" }),
+        json!({ "actor": "cli", "kind": "x" }),
+        json!({ "actor": "cli", "kind": 1 }),
+    ] {
+        let (status, answer) = scene.ask_as("alice", &nothing, None).await;
+        assert_eq!(status, 403);
+        assert!(said(&answer).starts_with("manager-service-authority: operation must be"), "{answer}");
+    }
+    scene.service.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_real_refusal_counts_once_and_a_real_answer_never() {
+    let scene = Scene::start().await;
+    let (_, good) = scene.requests().remove(0);
+    let mut stale = good.clone();
+    stale["serveEpoch"] = json!(7);
+    let peer = Some("10.9.9.9");
+    for n in 0..29 {
+        assert_eq!(scene.ask_as("alice", &stale, peer).await.0, 409, "{n}");
+        let (status, answer) = scene.ask_as("alice", &good, peer).await;
+        assert_eq!(status, 200, "{n}: {answer}");
+    }
+    assert_eq!(scene.ask_as("alice", &stale, peer).await.0, 409, "the 30th");
+    assert_eq!(scene.ask_as("alice", &stale, peer).await.0, 429, "the 31st");
+    assert_eq!(scene.ask_as("alice", &good, peer).await.0, 200, "over a full budget");
+    assert_eq!(scene.ask_as("alice", &stale, None).await.0, 409, "another peer has its own");
+    scene.service.close().await.unwrap();
+}
