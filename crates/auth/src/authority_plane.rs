@@ -8,7 +8,7 @@ use std::{
 };
 
 use cotal_authority::{
-    NoLocalManager, Plane, PlaneInputs,
+    NoLocalManager, Plane, PlaneInputs, ReadLocalManager,
     plane::{CLAIM_PATIENCE, PlaneIdentity},
 };
 use cotal_broker::{Connector, Custody, Servers, custody::Owned};
@@ -25,6 +25,7 @@ use crate::{
     composition::{Composition, CompositionRequest, InteractiveManagerSelection},
     context::{NATIVE_ISSUANCE_PRUNE, StartError},
     hosted::{check_prune, check_servers},
+    managers::PlaneManagers,
     past_note::PastNote,
 };
 
@@ -37,6 +38,7 @@ pub struct OpenAuthAuthorityPlaneOptions {
     composition: CompositionRequest,
     native_issuance_prune: Duration,
     claim_patience: Duration,
+    local_manager: Arc<dyn ReadLocalManager>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
 }
@@ -48,6 +50,7 @@ pub struct AuthAuthorityPlane {
     plane: Arc<Plane>,
     custody: Custody,
     composition: Composition,
+    local_manager: Arc<dyn ReadLocalManager>,
     _released: Arc<DropGuard>,
 }
 
@@ -69,6 +72,7 @@ impl OpenAuthAuthorityPlaneOptions {
             composition: CompositionRequest::default(),
             native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
             claim_patience: CLAIM_PATIENCE,
+            local_manager: Arc::new(NoLocalManager),
             clock: Arc::new(SystemClock),
             entropy: Arc::new(SystemEntropy),
         }
@@ -100,6 +104,13 @@ impl OpenAuthAuthorityPlaneOptions {
     #[must_use]
     pub fn claim_patience(mut self, patience: Duration) -> Self {
         self.claim_patience = patience;
+        self
+    }
+
+    /// Who says which manager runs on this host, asked at each selection and each connect; by default none does.
+    #[must_use]
+    pub fn local_manager(mut self, local_manager: Arc<dyn ReadLocalManager>) -> Self {
+        self.local_manager = local_manager;
         self
     }
 
@@ -162,6 +173,7 @@ async fn open(
         identity_root,
         native_issuance_prune,
         claim_patience,
+        local_manager,
         clock,
         entropy,
         ..
@@ -192,7 +204,13 @@ async fn open(
     };
     let released = CancellationToken::new();
     tokio::spawn(close_when(space, released.clone(), Arc::clone(&plane), custody.clone()));
-    Ok(AuthAuthorityPlane { plane, custody, composition, _released: Arc::new(released.drop_guard()) })
+    Ok(AuthAuthorityPlane {
+        plane,
+        custody,
+        composition,
+        local_manager,
+        _released: Arc::new(released.drop_guard()),
+    })
 }
 
 async fn close_when(space: Space, released: CancellationToken, plane: Arc<Plane>, custody: Custody) {
@@ -216,10 +234,19 @@ impl AuthAuthorityPlane {
         &self.plane
     }
 
-    /// Redeems sessions over the plane's connect reader: what a bridge asks for the `session-caller` view. No manager runs on
-    /// this host.
+    /// Redeems sessions over the plane's connect reader: what a bridge asks for the `session-caller` view, and a callout for
+    /// that and `manager-caller`.
     pub fn callers(&self) -> LiveCallers {
-        LiveCallers::new(Arc::clone(self.plane.reader()), Arc::new(NoLocalManager))
+        LiveCallers::new(Arc::clone(self.plane.reader()), Arc::clone(&self.local_manager))
+    }
+
+    /// Selects the manager instance that a `manager-caller` bearer is bound to, as the composition chose.
+    pub fn managers(&self) -> PlaneManagers {
+        PlaneManagers::new(
+            Arc::clone(&self.plane),
+            Arc::clone(&self.local_manager),
+            self.composition.selection,
+        )
     }
 
     /// Lifetime of the standing renewable credentials, in seconds.

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use cotal_authority::{
-    NoLocalManager, Plane, PlaneInputs,
+    NoLocalManager, Plane, PlaneInputs, ReadLocalManager,
     issued::IssuerSession,
     plane::{CLAIM_PATIENCE, PlaneIdentity},
 };
@@ -43,7 +43,7 @@ use crate::{
     },
     lines::LineWriter,
     manager::{ManagerAuthority, PartsInputs},
-    managers::NoManagers,
+    managers::{ManagerDirectory, PlaneManagers, RootManager},
     past_note::PastNote,
     platform::{Platform, PlatformSupervision},
     public_face::PublicFace,
@@ -311,7 +311,8 @@ async fn open(
         inputs.composition.issuer_ttl_secs,
     )
     .map_err(StartError::Callout)?;
-    let live = LiveCallers::new(Arc::clone(plane.reader()), Arc::new(NoLocalManager));
+    let local = local_manager(&inputs);
+    let live = LiveCallers::new(Arc::clone(plane.reader()), Arc::clone(&local));
     inputs.threshold.cross()?;
     let callout = Callout::start(
         connection.clone(),
@@ -353,15 +354,15 @@ async fn open(
     // What managers are asked about runs is heard before anything of this context is answered.
     manager.parts().run_observer().await.map_err(StartError::Plane)?;
     let credentials: Arc<dyn ConnectCredentials> = Arc::clone(&plane) as _;
-    let service = Arc::new(compose(
-        &inputs,
-        &material,
-        ledger.clone(),
+    let answering = Answering {
+        ledger: ledger.clone(),
         credentials,
-        Arc::new(live),
+        sessions: Arc::new(live),
+        managers: Arc::new(PlaneManagers::new(Arc::clone(&plane), local, inputs.composition.selection)),
         limiter,
-        manager.clone(),
-    )?);
+        manager: manager.clone(),
+    };
+    let service = Arc::new(compose(&inputs, &material, answering)?);
     let entered = Arc::clone(&service.entered);
     let doors = Doors {
         plane: Arc::clone(&plane) as _,
@@ -432,6 +433,15 @@ async fn plane_identity(inputs: &ContextInputs) -> Result<PlaneIdentity, StartEr
     Ok(PlaneIdentity { serve: identity.serve.public().clone(), instance: identity.instance })
 }
 
+/// The manager of this host: a root may have one, whose identity lies beside the plane's; a hosted context has none
+/// (contract 08 §4).
+fn local_manager(inputs: &ContextInputs) -> Arc<dyn ReadLocalManager> {
+    match inputs.context {
+        Some(_) => Arc::new(NoLocalManager),
+        None => Arc::new(RootManager::of(inputs.identity_root.clone())),
+    }
+}
+
 /// Step 4: the broker answers, and knows the callout user.
 pub(crate) async fn prove_reachable(
     space: &Space,
@@ -442,16 +452,19 @@ pub(crate) async fn prove_reachable(
     probe.close().await
 }
 
-/// Step 7, first half: what both faces answer from.
-fn compose(
-    inputs: &ContextInputs,
-    material: &Material,
+/// Whom both faces ask.
+struct Answering {
     ledger: Ledger,
     credentials: Arc<dyn ConnectCredentials>,
     sessions: Arc<dyn SessionDirectory>,
+    managers: Arc<dyn ManagerDirectory>,
     limiter: Arc<Limiter>,
     manager: ManagerAuthority,
-) -> Result<Service, StartError> {
+}
+
+/// Step 7, first half: what both faces answer from.
+fn compose(inputs: &ContextInputs, material: &Material, answering: Answering) -> Result<Service, StartError> {
+    let Answering { ledger, credentials, sessions, managers, limiter, manager } = answering;
     let clock = &inputs.clock;
     let authority = ExchangeAuthority::new(ledger, credentials);
     let issuer = create_user_token_issuer(&inputs.space, Arc::clone(&material.issuer))?;
@@ -468,14 +481,7 @@ fn compose(
     Ok(Service {
         issuer: material.issuer.issuer().to_owned(),
         jwks: Bytes::from(material.issuer.jwks()),
-        exchange: Exchange {
-            issuer,
-            bridge,
-            authority,
-            limiter,
-            managers: Arc::new(NoManagers),
-            clock: Arc::clone(clock),
-        },
+        exchange: Exchange { issuer, bridge, authority, limiter, managers, clock: Arc::clone(clock) },
         manager: Arc::new(manager),
         entered: Arc::default(),
         clock: Arc::clone(clock),

@@ -12,7 +12,7 @@ use utoipa::{
 
 use crate::http::{
     doors::{interactive_retire, managed_activate, managed_retire, verify_enrollment},
-    exchange, health, jwks, manager_authority, mesh,
+    exchange, health, jwks, manager_authority, manager_instances, mesh,
 };
 
 /// What the capability is, for who reads the document.
@@ -33,6 +33,7 @@ const CAPABILITY: &str = "The capability of `auth-service.json`, new at every st
         jwks::reply,
         exchange::serve,
         manager_authority::serve,
+        manager_instances::serve,
         verify_enrollment::serve,
         interactive_retire::serve,
         managed_retire::serve,

@@ -21,7 +21,6 @@ use crate::{
     bridge::{PinnedIdp, entitled_view},
     context::prove_reachable,
     http::exchange::AGENT_VIEW,
-    managers::{ManagerDirectory, NoManagers},
 };
 
 /// What every expiry is told in.
@@ -305,7 +304,7 @@ impl Walk<'_> {
     }
 
     /// Whether an exchange would go on: no manager is asked for, or one answers.
-    pub(super) async fn manager(&mut self, owner: Option<&DerivedOwner>) -> bool {
+    pub(super) fn manager(&mut self, owner: Option<&DerivedOwner>) -> bool {
         if self.inputs.view.as_deref() != Some(View::ManagerCaller.as_str()) {
             self.ok(CheckName::ManagerSelection, "not asked: the view is not manager-caller");
             return true;
@@ -314,16 +313,14 @@ impl Walk<'_> {
             self.not_reached(CheckName::ManagerSelection, NO_OWNER);
             return false;
         };
-        match NoManagers.select(owner, None).await {
-            Ok(instance) => {
-                self.ok(CheckName::ManagerSelection, format!("instance {instance}"));
-                true
-            }
-            Err(refusal) => {
-                self.refused(CheckName::ManagerSelection, refusal.to_string(), None);
-                false
-            }
-        }
+        // The running service holds the one scanner that may enumerate them.
+        self.remark(
+            CheckName::ManagerSelection,
+            format!(
+                "the running service says which instances {owner} can be bound to: POST /manager-instances"
+            ),
+        );
+        false
     }
 
     pub(super) fn session(&mut self) {

@@ -80,7 +80,7 @@ impl Walk<'_> {
         let granted = self.row(keys, owner.as_ref(), told).await;
         self.exchange_limits();
         let view = self.view(granted.as_ref());
-        let selects = self.manager(owner.as_ref()).await;
+        let selects = self.manager(owner.as_ref());
         self.session();
         let reader = self.stores(connector.as_ref()).await;
         let root = self.root(reader.as_deref(), granted.as_ref()).await;

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     authority::{ExchangeAuthority, bearer_of},
     bridge::{BearerRequest, BridgeRefusal, IdpBridge},
-    managers::{ManagerDirectory, SelectionRefusal},
+    managers::{ManagerDirectory, SelectionArm, SelectionRefusal},
     sessions::SessionCoordinates,
     user_tokens::UserTokenIssuer,
 };
@@ -462,7 +462,7 @@ async fn agent_arm(
     let credential_id = exchange.authority.credential(&grant).await?;
     let manager = if request.is_manager_caller() {
         let principal = format!("{}.{}", grant.owner, grant.actor);
-        Some(exchange.select_manager(face, &principal, &grant, request).await?)
+        Some(exchange.select_manager(face, &principal, SelectionArm::Agent, &grant, request).await?)
     } else {
         None
     };
@@ -489,7 +489,7 @@ async fn human_arm(
     let entitled = proved.entitle(request.view)?;
     let manager = if request.is_manager_caller() {
         let principal = entitled.grant().owner.as_str().to_owned();
-        Some(exchange.select_manager(face, &principal, entitled.grant(), request).await?)
+        Some(exchange.select_manager(face, &principal, SelectionArm::Human, entitled.grant(), request).await?)
     } else {
         None
     };
@@ -518,6 +518,7 @@ impl Exchange {
         &self,
         face: &Face,
         principal: &str,
+        arm: SelectionArm,
         grant: &AuthorizedGrant,
         request: &Request<'_>,
     ) -> Result<InstanceId, ExchangeRefusal> {
@@ -531,7 +532,7 @@ impl Exchange {
             return Err(ExchangeRefusal::SelectionShed(class));
         }
         let selected = match request.manager_instance_id.map(InstanceId::parse).transpose() {
-            Ok(requested) => self.managers.select(&grant.owner, requested.as_ref()).await,
+            Ok(requested) => self.managers.select(&grant.owner, requested.as_ref(), arm).await,
             Err(error) => Err(SelectionRefusal::NotACandidate(error.to_string())),
         };
         selected.map_err(|refusal| match face.policy() {

@@ -13,7 +13,7 @@ use super::{
     exchange::{self, Exchange},
     guard, health, jwks,
     loopback::{self, BadCapability, Loopback},
-    manager_authority, mesh, peer,
+    manager_authority, manager_instances, mesh, peer,
     public::{self, Admitted, Public},
     reply::Reply,
 };
@@ -102,6 +102,10 @@ impl Face {
             },
             (_, Some(manager_authority::PATH)) => match guard::json_post(parts) {
                 Ok(()) => Ok(manager_authority::serve(self, &self.caller(parts, remote), parts, body).await),
+                Err(refusal) => Err(refusal),
+            },
+            (_, Some(manager_instances::PATH)) => match guard::json_post(parts) {
+                Ok(()) => Ok(manager_instances::serve(self, &self.caller(parts, remote), parts, body).await),
                 Err(refusal) => Err(refusal),
             },
             (Policy::Loopback(loopback), Some(target)) => Ok(self.door(loopback, target, parts, body).await),

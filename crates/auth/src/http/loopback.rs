@@ -8,16 +8,17 @@ use cotal_wire::UnixMillis;
 use super::{
     budget::Window,
     doors::{Doors, interactive_retire, managed_activate, managed_retire, verify_enrollment},
-    exchange, health, jwks, manager_authority,
+    exchange, health, jwks, manager_authority, manager_instances,
 };
 use crate::capability::Capability;
 
 /// The paths of this face, in the order that its 404 lists them.
-pub(crate) const PATHS: [&str; 8] = [
+pub(crate) const PATHS: [&str; 9] = [
     health::PATH,
     jwks::PATH,
     exchange::PATH,
     manager_authority::PATH,
+    manager_instances::PATH,
     verify_enrollment::PATH,
     interactive_retire::PATH,
     managed_retire::PATH,

@@ -14,6 +14,7 @@ pub(crate) mod jwks;
 pub(crate) mod listener;
 pub(crate) mod loopback;
 pub(crate) mod manager_authority;
+pub(crate) mod manager_instances;
 pub(crate) mod mesh;
 pub(crate) mod peer;
 pub(crate) mod public;

@@ -14,11 +14,13 @@ use cotal_wire::UnixMillis;
 use http::StatusCode;
 use parking_lot::Mutex;
 
-use super::{budget::KeyedWindows, exchange, health, jwks, manager_authority, mesh, reply::Reply};
+use super::{
+    budget::KeyedWindows, exchange, health, jwks, manager_authority, manager_instances, mesh, reply::Reply,
+};
 
 /// The paths of this face, in the order that its 404 lists them.
-pub(crate) const PATHS: [&str; 5] =
-    [health::PATH, jwks::PATH, exchange::PATH, manager_authority::PATH, mesh::PATH];
+pub(crate) const PATHS: [&str; 6] =
+    [health::PATH, jwks::PATH, exchange::PATH, manager_authority::PATH, manager_instances::PATH, mesh::PATH];
 
 /// Requests in flight at most.
 pub(crate) const MAX_ADMITTED: usize = 64;

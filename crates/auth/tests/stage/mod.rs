@@ -8,6 +8,10 @@ use cotal_auth::{
     AuthServiceArgs, AuthServiceInputs, AuthServiceRuntimeOptions, CalloutReplicaInputs, DaemonError,
     HostedContext, run_auth_service_until,
 };
+use cotal_broker::{
+    Connector, Custody, Lifetime,
+    kv::{Bucket, WriteOutcome},
+};
 use cotal_dev_idp::{DevIdp, DevIdpOptions};
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
 use cotal_testkit::{
@@ -18,7 +22,7 @@ use cotal_trust::{
     idp::http_client,
     system::{SystemClock, SystemEntropy},
 };
-use cotal_wire::{Actor, DerivedOwner, LifecycleUid};
+use cotal_wire::{Actor, ConnId, DerivedOwner, LifecycleUid, Permissions, Revision, Rules};
 use cotal_workspace::{
     material::Discovery,
     root::Root,
@@ -94,6 +98,36 @@ impl Stage {
     pub(crate) async fn connect(&self, bearer: Option<&str>) -> (Option<RawClient>, ConnectOutcome) {
         let sentinel = &self.space.material.callout.sentinel_creds;
         RawClient::connect(&self.space.server.url(), Some(sentinel), bearer, Some(NONCE)).await
+    }
+
+    /// The same, under a name of its own.
+    pub(crate) async fn connect_named(
+        &self,
+        bearer: Option<&str>,
+        nonce: &str,
+    ) -> (Option<RawClient>, ConnectOutcome) {
+        let sentinel = &self.space.material.callout.sentinel_creds;
+        RawClient::connect(&self.space.server.url(), Some(sentinel), bearer, Some(nonce)).await
+    }
+
+    /// Puts a row into a bucket of the space, over what is at this revision; 0 for nothing.
+    pub(crate) async fn put(&self, bucket: &str, key: &str, row: &str, over: Revision) {
+        let connector = Connector::new(
+            &self.space.server.url(),
+            self.space.space.clone(),
+            self.space.material.data_account.clone(),
+            Custody::new(),
+            Arc::new(SystemClock),
+            Arc::new(SystemEntropy),
+        );
+        let rows = |conn: &ConnId| Permissions {
+            publish: Rules { allow: vec!["$JS.API.>".into(), "$KV.>".into()], deny: vec![] },
+            subscribe: Rules { allow: vec![format!("_INBOX_{conn}.>")], deny: vec![] },
+        };
+        let one_shot = Lifetime::OneShot { ttl_secs: 300, principal: None };
+        let anything = connector.open("test:put".into(), &rows, one_shot).await.unwrap();
+        let written = Bucket::new(&anything, bucket).put_pinned(key, row.to_owned().into(), over).await;
+        assert!(matches!(written, WriteOutcome::Written(_)), "{key}: {written:?}");
     }
 
     pub(crate) async fn connected(&self, bearer: &str) -> RawClient {
@@ -268,9 +302,21 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) async fn start(stage: &Stage, args: AuthServiceArgs) -> Self {
+        Self::start_choosing(stage, args, None).await
+    }
+
+    /// One whose composition chose the manager of interactive callers.
+    pub(crate) async fn start_choosing(
+        stage: &Stage,
+        args: AuthServiceArgs,
+        selection: Option<&str>,
+    ) -> Self {
         let (announced, ready) = oneshot::channel();
         let (stop, stopped) = oneshot::channel::<()>();
-        let options = options(stage, Some(announced));
+        let options = AuthServiceRuntimeOptions {
+            interactive_manager_selection: selection.map(str::to_owned),
+            ..options(stage, Some(announced))
+        };
         let args = of_stage(stage, args);
         let ended = tokio::spawn(async move {
             run_auth_service_until(&args, None, &options, async move {

@@ -472,7 +472,7 @@ mod tests {
         }
     }
 
-    fn admission(operation: &str, target: serde_json::Value) -> Scene {
+    fn admission(operation: &str, target: &serde_json::Value) -> Scene {
         let more =
             json!({ "accountPublicKey": account(), "intent": { "operation": operation, "target": target } });
         let mut scene = scene(Kind::DelegatedIntent, more);
@@ -483,11 +483,11 @@ mod tests {
     }
 
     fn launching() -> Scene {
-        admission("launch", json!({ "actor": "helper" }))
+        admission("launch", &json!({ "actor": "helper" }))
     }
 
     fn retiring() -> Scene {
-        admission("retire", json!({ "owner": OWNER, "actor": "helper", "lifecycleUid": AGENT }))
+        admission("retire", &json!({ "owner": OWNER, "actor": "helper", "lifecycleUid": AGENT }))
     }
 
     impl Scene {
@@ -562,7 +562,7 @@ mod tests {
                     as fn(&mut _),
             ),
             ("another account", |assignment| {
-                assignment.account = Nkey::parse(&format!("A{}", "B".repeat(55))).unwrap()
+                assignment.account = Nkey::parse(&format!("A{}", "B".repeat(55))).unwrap();
             }),
             ("another instance", |assignment| assignment.instance = instance(OTHER_INSTANCE)),
         ] {
@@ -623,7 +623,7 @@ mod tests {
                 scene.assigned(|assignment| assignment.lifecycle_uid = LifecycleUid::parse(AGENT).unwrap());
             }),
             ("another instance", |scene| {
-                scene.assigned(|assignment| assignment.instance = instance(OTHER_INSTANCE))
+                scene.assigned(|assignment| assignment.instance = instance(OTHER_INSTANCE));
             }),
             ("no gate", |scene| scene.world.gate.there = false),
             ("a frozen gate", |scene| scene.world.gate.state = "frozen"),
@@ -642,7 +642,7 @@ mod tests {
         }
     }
 
-    fn executing(execute: serde_json::Value, intent: AdmittedTarget) -> Scene {
+    fn executing(execute: &serde_json::Value, intent: AdmittedTarget) -> Scene {
         let more = json!({
             "accountPublicKey": account(), "assignmentRevision": assignment().revision, "serveEpoch": EPOCH,
             "intentId": "nnnnnnnnnnnnnnnnnnnnnnnnnn", "execute": execute,
@@ -674,14 +674,14 @@ mod tests {
         let Intent::Launch(target) = request.intent else { unreachable!() };
         let execute =
             json!({ "operation": "launch", "target": { "actor": "helper", "tokenHash": hash("a") } });
-        executing(execute, AdmittedTarget::Launch(target))
+        executing(&execute, AdmittedTarget::Launch(target))
     }
 
     fn retire_execution() -> Scene {
         let request = IntentRequest::parse(&es(&retiring().world.request)).unwrap();
         let Intent::Retire(target) = request.intent else { unreachable!() };
         let target_now = json!({ "owner": OWNER, "actor": "helper", "lifecycleUid": AGENT });
-        executing(json!({ "operation": "retire", "target": target_now }), AdmittedTarget::Retire(target))
+        executing(&json!({ "operation": "retire", "target": target_now }), AdmittedTarget::Retire(target))
     }
 
     fn record(scene: &mut Scene) -> &mut IntentRecord {

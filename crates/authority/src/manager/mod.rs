@@ -14,6 +14,7 @@ mod platform;
 mod queries;
 mod registration;
 pub mod runs;
+mod selection;
 
 pub use agents::{
     Host, decide_enrollment, decide_prepare_retirement, decide_retained, decide_runtime, may_ask_runtime,
@@ -34,3 +35,5 @@ pub use platform::{
 };
 pub use queries::{decide_admin_authorization, decide_goal_index_scan, is_admin};
 pub use registration::{CurrentManager, check_current};
+pub(crate) use selection::side_of;
+pub use selection::{ManagerSide, NoManager, SurveyedManager, select_manager};

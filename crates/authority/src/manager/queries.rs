@@ -69,7 +69,7 @@ mod tests {
         decide_goal_index_scan(world.host(), &world.holder, &request, world.gate().as_ref()).map(drop)
     }
 
-    fn question(caller: Value) -> World {
+    fn question(caller: &Value) -> World {
         World::of(Kind::AdminAuthorization, json!({ "serveEpoch": EPOCH, "caller": caller }))
     }
 
@@ -106,7 +106,7 @@ mod tests {
             )
         };
         prove_order(&scan(), &checks(person()), decide_scan);
-        prove_order(&question(caller(OWNER)), &checks(person()), decide_admin);
+        prove_order(&question(&caller(OWNER)), &checks(person()), decide_admin);
         let platform = || {
             let revoke = |world: &mut World| {
                 if let Holder::Platform { assignment, .. } = &mut world.holder {
@@ -116,13 +116,13 @@ mod tests {
             Check("assignment", revoke, EpCode::PermissionDenied)
         };
         prove_order(&scan().platform(), &checks(platform()), decide_scan);
-        prove_order(&question(caller(OWNER)).platform(), &checks(platform()), decide_admin);
+        prove_order(&question(&caller(OWNER)).platform(), &checks(platform()), decide_admin);
     }
 
     #[test]
     fn without_a_gate_a_question_is_refused_for_the_want_of_it_and_epoch_zero_is_an_epoch() {
         type Decide = fn(&World) -> Result<(), EpError>;
-        let asked: [(World, Decide); 2] = [(scan(), decide_scan), (question(caller(OWNER)), decide_admin)];
+        let asked: [(World, Decide); 2] = [(scan(), decide_scan), (question(&caller(OWNER)), decide_admin)];
         for (mut world, decide) in asked {
             world.gate.there = false;
             assert_eq!(decide(&world).unwrap_err().code, EpCode::FailedPrecondition);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn an_admin_is_the_managers_own_owners_current_row_with_the_scope() {
-        let world = question(caller(OWNER));
+        let world = question(&caller(OWNER));
         let request = asked(&world);
         let is = |row: Option<ActorRow>| is_admin(&world.holder, &request, row.as_ref());
         assert!(is(Some(row(&["spawn", "admin"], Some(UID)))));
@@ -166,11 +166,11 @@ mod tests {
             assert!(!is(row), "{what}");
         }
         let good = row(&["admin"], Some(UID));
-        let foreign = question(caller(OTHER_OWNER));
+        let foreign = question(&caller(OTHER_OWNER));
         assert!(!is_admin(&foreign.holder, &asked(&foreign), Some(&good)), "another owner's caller");
-        let platform = question(caller(PLATFORM)).platform();
+        let platform = question(&caller(PLATFORM)).platform();
         assert!(!is_admin(&platform.holder, &asked(&platform), Some(&good)), "nobody is for a platform");
-        let platforms_user = question(caller(OWNER)).platform();
+        let platforms_user = question(&caller(OWNER)).platform();
         assert!(!is_admin(&platforms_user.holder, &asked(&platforms_user), Some(&good)));
     }
 }

@@ -1,14 +1,118 @@
-//! What the plane enumerates about managers, each time through a sealed scanner and under its claim: the goals of one owner,
-//! and who holds credentials of one instance (contract 05 §8.7; 06 §5, §10).
+//! What the plane enumerates about managers, each time through a sealed scanner and under its claim: their gates, the
+//! goals of one owner, and who holds credentials of one instance (contract 05 §5, §8.7; 06 §5, §10).
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
-use cotal_wire::{EndpointName, EpError, InstanceId, Owner, Principal, rows::GoalIndexRow};
+use cotal_wire::{
+    DerivedOwner, EndpointName, EpError, InstanceId, Owner, Principal,
+    endpoint_token::MANAGER_ENDPOINT,
+    rows::{EndpointGate, GateState, GoalIndexRow},
+};
+use futures::{FutureExt, StreamExt, stream};
 
 use super::Plane;
-use crate::manager::family_holders;
+use crate::{
+    LocalManager, ManagerVerdict,
+    manager::{SurveyedManager, family_holders, side_of},
+    scanner::{LedgerScanner, Scanned},
+    sharing::{Bounds, Sharing},
+    store::at_key,
+};
+
+/// How many instances of one owner are looked at side by side.
+const VERDICTS_AT_ONCE: usize = 8;
+
+/// Every manager gate of the space as one scan found them, by the owner of their principals.
+type Gates = HashMap<Owner, Vec<ScannedGate>>;
+
+struct ScannedGate {
+    instance: InstanceId,
+    principal: Principal,
+    /// It is retired for good: nobody need look again.
+    retired: bool,
+}
+
+/// Scans of all manager gates. Whoever asks while one runs shares the next: what a selection costs the broker does not grow
+/// with how many there are, and what it finds is as fresh as if it had scanned alone.
+pub(super) struct ManagerGates(Sharing<(), Result<Arc<Gates>, EpError>>);
+
+impl ManagerGates {
+    pub(super) fn over(scanner: Arc<LedgerScanner>) -> Self {
+        let work = move |calls: Vec<()>| {
+            let scanner = Arc::clone(&scanner);
+            async move {
+                let gates = scanner.manager_gates().await.and_then(|rows| read_gates(&rows)).map(Arc::new);
+                vec![gates; calls.len()]
+            }
+            .boxed()
+        };
+        // Scans of a stream take turns anyway, and any number of calls is answered by one.
+        let bounds = Bounds { lanes: 1, most: usize::MAX, weigh: |()| 1 };
+        Self(Sharing::new(bounds, Box::new(work)))
+    }
+
+    async fn scan(&self) -> Result<Arc<Gates>, EpError> {
+        let scanned = self.0.call(()).await;
+        scanned.unwrap_or_else(|| Err(EpError::unavailable("the scan of the manager gates broke off; retry")))
+    }
+}
+
+/// Reads the gates. A marker is passed over; a key or a row that is not what it must be refuses all of it, for it might be
+/// anybody's.
+fn read_gates(rows: &[Scanned]) -> Result<Gates, EpError> {
+    let prefix = format!("epgate.{MANAGER_ENDPOINT}.");
+    let mut gates = Gates::new();
+    for row in rows {
+        let Some(value) = &row.value else { continue };
+        let instance =
+            row.key.strip_prefix(&prefix).and_then(|id| InstanceId::parse(id).ok()).ok_or_else(|| {
+                EpError::internal(format!("{}: it is no key of a manager's gate", row.key.escape_default()))
+            })?;
+        let gate = at_key(&row.key, EndpointGate::parse(value))?;
+        let retired = matches!(gate.state(), GateState::Retired(_));
+        let principal = gate.principal().clone();
+        gates.entry(principal.owner.clone()).or_default().push(ScannedGate { instance, principal, retired });
+    }
+    Ok(gates)
+}
 
 impl Plane {
+    /// The instances that this owner might be bound to, in the order of their ids: the owner's own and the host's. Each is
+    /// looked at anew; of no other owner's more is read than the scan does.
+    pub async fn survey_managers(
+        &self,
+        owner: &DerivedOwner,
+        local: Option<&LocalManager>,
+    ) -> Result<Vec<SurveyedManager>, EpError> {
+        self.fence.check()?;
+        let gates = self.gates.scan().await?;
+        let owners = [owner.into(), Owner::local()];
+        let mut own: Vec<_> = owners
+            .iter()
+            .filter_map(|owner| gates.get(owner))
+            .flatten()
+            .filter_map(|gate| {
+                let side = side_of(owner, &gate.instance, local, &gate.principal)?;
+                Some((gate.instance.clone(), side, gate.retired))
+            })
+            .collect();
+        own.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+        let looks = own.into_iter().map(|(instance, side, retired)| async move {
+            let verdict = if retired {
+                ManagerVerdict::NotOpen
+            } else {
+                self.reader.manager_verdict(owner, &instance, local).await?
+            };
+            Ok::<_, EpError>(SurveyedManager { instance, side, verdict })
+        });
+        let looked: Vec<_> = stream::iter(looks).buffered(VERDICTS_AT_ONCE).collect().await;
+        self.fence.check()?;
+        looked.into_iter().collect()
+    }
+
     /// The goals of one owner, each row parsed: a marker is `failed-precondition`, a row that is garbled or another's
     /// `internal`.
     pub async fn goal_index(&self, owner: &Owner) -> Result<Vec<GoalIndexRow>, EpError> {
@@ -25,5 +129,42 @@ impl Plane {
         let manager = EndpointName::manager().token();
         let rows = self.barriers.deps().ledger.endpoint_family(&manager, instance).await?;
         family_holders(instance, &rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use cotal_wire::{EpCode, Revision};
+
+    use super::*;
+
+    fn row(key: &str, value: Option<String>) -> Scanned {
+        Scanned { key: key.to_owned(), revision: Revision(1), value: value.map(Bytes::from) }
+    }
+
+    fn gate(principal: &str) -> String {
+        let principal = Principal::parse_key(principal).unwrap();
+        String::from_utf8(EndpointGate::provisioned(&principal).to_bytes()).unwrap()
+    }
+
+    #[test]
+    fn gates_are_read_by_owner_and_one_that_cannot_be_read_refuses_all() {
+        let (a, b) = ("a".repeat(26), "b".repeat(26));
+        let good = row(&format!("epgate.manager.{a}"), Some(gate(&format!("u_{a}.manager_serve_{a}"))));
+        let local = row(&format!("epgate.manager.{b}"), Some(gate("local.UAAA")));
+        let marker = row("epgate.manager.not-a-token", None);
+        let gates = read_gates(&[good.clone(), local, marker]).unwrap();
+        assert_eq!(gates.len(), 2);
+        assert_eq!(gates[&Owner::local()][0].instance.as_str(), b);
+        for bad in [
+            row("epgate.manager.not-a-token", Some(gate("local.UAAA"))),
+            row(&format!("epgate.other.{a}"), Some(gate("local.UAAA"))),
+            row(&format!("epgate.manager.{a}.x"), Some(gate("local.UAAA"))),
+            row(&format!("epgate.manager.{b}"), Some("{}".to_owned())),
+        ] {
+            let key = bad.key.clone();
+            assert_eq!(read_gates(&[good.clone(), bad]).err().unwrap().code, EpCode::Internal, "{key}");
+        }
     }
 }

@@ -89,6 +89,7 @@ pub struct Plane {
     hold: Arc<ClaimHold>,
     barriers: Arc<Barriers>,
     delivery: DeliveryAdmin,
+    gates: managers::ManagerGates,
     retirements: Arc<Retirements>,
     boot: BootResume,
     registration: OwnRegistration,

@@ -24,6 +24,7 @@ use super::{
     Plane, PlaneIdentity, PlaneInputs,
     barriers::{Barriers, end_what_is_owed, remember_what_ended},
     close::Closing,
+    managers::ManagerGates,
 };
 use crate::{
     barrier::BarrierDeps,
@@ -152,6 +153,7 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
         evictor: Arc::new(SharedSweeps::over(Arc::new(delivery.clone()), still_held(&hold))),
         sessions: Some(Arc::new(SessionReconciler::new(connector.clone(), barrier_stores.clone()))),
     };
+    let gates = ManagerGates::over(deps.ledger.clone());
     let boot = resume_owed(&deps, past.as_deref(), BOOT_PATIENCE).await?;
     let barriers = Arc::new(Barriers::new(deps, connector.clone()));
     barriers.owe(&boot.owed);
@@ -208,6 +210,7 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
         hold,
         barriers,
         delivery,
+        gates,
         retirements,
         boot,
         registration,

@@ -6,6 +6,7 @@ use cotal_wire::{Clock, EpCode, EpError, InstanceId, View};
 use serde_json::{Value, json};
 
 use super::rig::{ACTOR, BOTH, FaceName, Rig};
+use crate::managers::SelectionArm;
 
 pub(super) fn claims(rig: &Rig, answer: &Value) -> bearer::VerifiedBearer {
     bearer::validate(answer["token"].as_str().unwrap(), &rig.issuer, &rig.space, rig.clock.now_secs())
@@ -105,6 +106,7 @@ async fn a_selected_manager_is_signed_and_answered() {
     *rig.managers.answer.lock() = Ok(instance.clone());
     for face in BOTH {
         let answer = rig.exchange(face, &body).await.json();
+        assert_eq!(rig.managers.arms.lock().pop(), Some(SelectionArm::Agent));
         assert_eq!(answer["managerInstanceId"], instance.as_str());
         let claims = claims(&rig, &answer);
         assert_eq!(

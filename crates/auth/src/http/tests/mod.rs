@@ -3,6 +3,7 @@
 mod budgets;
 mod doors;
 mod exchanges;
+mod instances;
 mod limits;
 mod manager_authority;
 mod order;

@@ -198,12 +198,13 @@ async fn only_the_exact_request_target_is_a_route() {
     for face in BOTH {
         let paths = match face {
             FaceName::Loopback => {
-                "/health, /jwks, /exchange, /manager-service-authority, \
+                "/health, /jwks, /exchange, /manager-service-authority, /manager-instances, \
                  /manager-service-authority/verify-enrollment, /interactive-lifecycle/retire, \
                  /managed-lifecycle/retire, /managed-lifecycle/activate"
             }
             FaceName::Public => {
-                "/health, /jwks, /exchange, /manager-service-authority, /.well-known/cotal-mesh"
+                "/health, /jwks, /exchange, /manager-service-authority, /manager-instances, \
+                 /.well-known/cotal-mesh"
             }
         };
         for target in [
@@ -217,6 +218,7 @@ async fn only_the_exact_request_target_is_a_route() {
             "http://127.0.0.1/health",
             "/exchange/",
             "/__proto__",
+            "/manager-instances?",
             "/chat-session/open",
             "/interactive-lifecycle/retire?",
             "/managed-lifecycle/activate/",

@@ -45,7 +45,7 @@ use crate::{
         seats::Seats,
     },
     manager::{AnswerManagers, VerifiedAgent},
-    managers::{ManagerDirectory, SelectionRefusal},
+    managers::{ManagerDirectory, ManagerInstance, SelectionArm, SelectionRefusal},
     sessions::NoSessions,
     user_tokens::create_user_token_issuer,
 };
@@ -96,6 +96,9 @@ impl ConnectCredentials for Credentials {
 pub(super) struct Managers {
     pub answer: Mutex<Result<InstanceId, SelectionRefusal>>,
     pub asked: AtomicUsize,
+    pub arms: Mutex<Vec<SelectionArm>>,
+    pub listed: Mutex<Result<Vec<ManagerInstance>, EpError>>,
+    pub listed_for: Mutex<Vec<DerivedOwner>>,
 }
 
 #[async_trait]
@@ -104,9 +107,16 @@ impl ManagerDirectory for Managers {
         &self,
         _owner: &DerivedOwner,
         _requested: Option<&InstanceId>,
+        arm: SelectionArm,
     ) -> Result<InstanceId, SelectionRefusal> {
         self.asked.fetch_add(1, Ordering::SeqCst);
+        self.arms.lock().push(arm);
         self.answer.lock().clone()
+    }
+
+    async fn instances(&self, owner: &DerivedOwner) -> Result<Vec<ManagerInstance>, EpError> {
+        self.listed_for.lock().push(owner.clone());
+        self.listed.lock().clone()
     }
 }
 
@@ -356,6 +366,9 @@ impl Rig {
         let managers = Arc::new(Managers {
             answer: Mutex::new(Err(SelectionRefusal::NoLiveManager("no live manager here".to_owned()))),
             asked: AtomicUsize::new(0),
+            arms: Mutex::default(),
+            listed: Mutex::new(Ok(Vec::new())),
+            listed_for: Mutex::default(),
         });
         let limiter = Arc::new(Limiter::new(ConnectLimits::default(), Arc::clone(&dyn_clock)));
         let authority = ExchangeAuthority::new(ledger.clone(), Arc::clone(&credentials) as _);

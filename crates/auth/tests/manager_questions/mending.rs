@@ -1,0 +1,120 @@
+//! Contract 06 §5: holders are evicted and frozen gates reconciled, for real, through the space's delivery daemon.
+
+use cotal_auth::start_auth_service;
+use cotal_wire::{
+    Owner, Principal,
+    es_value::EsValue,
+    manager_authority::{HolderState, Kind, MaintenanceRequest, MaintenanceResult, Mended, StandingRole},
+};
+use serde_json::{Value, json};
+
+use super::{
+    asking::ask,
+    managers::{Managers, delivery},
+    stage::Stage,
+};
+
+fn es(value: &Value) -> EsValue {
+    EsValue::parse(value.to_string().as_bytes()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holders_of_the_managers_family_are_evicted_in_one_sweep_and_strangers_are_not() {
+    let stage = Stage::start().await;
+    for sub in ["alice", "bob"] {
+        stage.grant_human(sub, "cli", &["supervise"], &["general"]);
+    }
+    let daemon = delivery(&stage).await;
+    let service = start_auth_service(stage.inputs()).await.unwrap();
+    let managers = Managers::of(&stage);
+    let alice = Owner::from(&stage.owner_of("alice"));
+    let manager = managers.live(alice.clone()).await;
+    let instance = &manager.at.instance;
+    let (serve, goal) =
+        (manager.principal.clone(), Principal::new(alice.clone(), StandingRole::GoalWriter.actor(instance)));
+    managers.holds(&manager, &serve, "c1").await;
+    managers.holds(&manager, &goal, "c2").await;
+    let stranger = Principal::parse_key(&format!("{alice}.worker")).unwrap();
+    let (one, two, stays) = (
+        managers.connected_as(&serve).await,
+        managers.connected_as(&goal).await,
+        managers.connected_as(&stranger).await,
+    );
+    let evicting = |target: &str, principals: &[&Principal]| {
+        let principals: Vec<_> = principals.iter().map(|one| one.key()).collect();
+        let more = json!({
+            "operation": "evict-family-principal", "targetInstanceId": target, "principals": principals,
+        });
+        managers.request(&manager, Kind::Maintenance, more)
+    };
+    for (what, sub, request) in [
+        ("a stranger", "alice", evicting(instance.as_str(), &[&serve, &stranger])),
+        ("another owner's manager", "bob", evicting(instance.as_str(), &[&serve])),
+        ("another instance", "alice", evicting(&"x".repeat(26), &[&serve])),
+    ] {
+        let (status, answer) = ask(&stage, &service, sub, &request).await;
+        assert_eq!(status, 403, "{what}: {answer}");
+    }
+    assert!(futures::FutureExt::now_or_never(one.ended()).is_none(), "a refusal evicts nobody");
+
+    let sent = evicting(instance.as_str(), &[&serve, &goal]);
+    let (status, answer) = ask(&stage, &service, "alice", &sent).await;
+    assert_eq!(status, 200, "{answer}");
+    let request = MaintenanceRequest::parse(&es(&sent)).unwrap();
+    let Mended::Evicted(evictions) = MaintenanceResult::bind(&es(&answer), &request, &alice).unwrap() else {
+        panic!("{answer}")
+    };
+    let gone: Vec<_> = evictions.iter().map(|one| (one.principal.clone(), one.verified_gone)).collect();
+    assert_eq!(gone, [(serve, true), (goal, true)], "in the order in which they were named");
+    for connection in [&one, &two] {
+        tokio::time::timeout(super::stage::AT_LAST, connection.ended()).await.expect("it was ended");
+    }
+    assert!(futures::FutureExt::now_or_never(stays.ended()).is_none());
+    service.close().await.unwrap();
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_that_a_dead_registration_left_frozen_is_reconciled_once_its_holder_is_gone() {
+    let stage = Stage::start().await;
+    for sub in ["alice", "bob"] {
+        stage.grant_human(sub, "cli", &["supervise"], &["general"]);
+    }
+    let daemon = delivery(&stage).await;
+    let service = start_auth_service(stage.inputs()).await.unwrap();
+    let managers = Managers::of(&stage);
+    let (alice, bob) = (Owner::from(&stage.owner_of("alice")), Owner::from(&stage.owner_of("bob")));
+    let dead = managers.live(alice.clone()).await;
+    let asker = managers.live(bob.clone()).await;
+    managers.freeze(&dead).await;
+    let more = json!({ "operation": "reconcile-registration", "targetInstanceId": dead.at.instance });
+    let sent = managers.request(&asker, Kind::Maintenance, more.clone());
+
+    let holder = managers.connected_as(&dead.principal).await;
+    let (status, answer) = ask(&stage, &service, "bob", &sent).await;
+    assert_eq!(status, 403, "{answer}");
+    assert!(answer["error"].as_str().unwrap().contains("holder-alive"), "{answer}");
+    holder.close().await.unwrap();
+
+    // Whoever supervises may mend a slot holder that is not theirs: it stands in everybody's way.
+    let (status, answer) = ask(&stage, &service, "bob", &sent).await;
+    assert_eq!(status, 200, "{answer}");
+    let request = MaintenanceRequest::parse(&es(&sent)).unwrap();
+    let Mended::Reconciled(report) = MaintenanceResult::bind(&es(&answer), &request, &bob).unwrap() else {
+        panic!("{answer}")
+    };
+    assert_eq!((&report.holder_principal, report.liveness.state), (&dead.principal, HolderState::Gone));
+    assert_eq!(report.evicted, [dead.principal.key()]);
+    assert_eq!((report.family_rows, report.before.process_epoch), (1, 0));
+    assert_eq!(report.reopened_at_generation, report.before.generation + 1);
+
+    let (status, answer) = ask(&stage, &service, "bob", &sent).await;
+    assert_eq!(status, 403, "{answer}");
+    assert!(answer["error"].as_str().unwrap().contains("not-frozen"), "{answer}");
+    managers.serve(&dead).await;
+    let own = managers.request(&dead, Kind::Maintenance, more);
+    let (status, answer) = ask(&stage, &service, "alice", &own).await;
+    assert_eq!(status, 403, "an open gate needs no mending: {answer}");
+    service.close().await.unwrap();
+    daemon.stop().await;
+}
