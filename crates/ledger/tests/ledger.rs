@@ -813,10 +813,11 @@ fn a_managed_row_is_revoked_at_its_own_incarnation_alone() {
 fn a_managed_grant_that_is_only_checked_writes_nothing() {
     let f = Fixture::new();
     let hash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    let parent = format!("{ALICE}.cli");
     f.interactive(&input(ALICE, "cli", "", "a", "b")).unwrap();
-    let checked = f.ledger.check_managed(&child(ALICE, "w", "cli", "", "a", "b"), hash, &NOW).unwrap();
+    let checked = f.ledger.check_managed(&child(ALICE, "w", &parent, "", "a", "b"), hash, &NOW).unwrap();
     assert!(checked.holds_secret_of(&Sha256Hex::parse(hash).unwrap()));
     assert!(!checked.holds_secret_of(&Sha256Hex::parse(&"0".repeat(64)).unwrap()));
-    refused(f.ledger.check_managed(&child(ALICE, "w", "cli", "", "a,z", "b"), hash, &NOW), "holds more");
+    refused(f.ledger.check_managed(&child(ALICE, "w", &parent, "", "a,z", "b"), hash, &NOW), "holds more");
     assert_eq!(f.ledger.read_managed(&owner(ALICE), &actor("w")).unwrap(), None);
 }
