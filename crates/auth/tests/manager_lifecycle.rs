@@ -138,9 +138,9 @@ impl Rig {
     async fn activated(&self) -> Activated {
         let prepared = self.granted(Operation::Prepare, json!({})).await;
         let registered = self.register(&prepared).await.unwrap();
-        let activated = self.granted(Operation::Activate, json!({})).await;
-        let proof = activated["nextRegistrationProof"].clone();
-        Activated { prepared, registered, activated, proof }
+        let answer = self.granted(Operation::Activate, json!({})).await;
+        let proof = answer["nextRegistrationProof"].clone();
+        Activated { prepared, registered, answer, proof }
     }
 
     /// The rows of the family: holder and state, by key.
@@ -173,7 +173,7 @@ impl Rig {
 struct Activated {
     prepared: Value,
     registered: Registered,
-    activated: Value,
+    answer: Value,
     proof: Value,
 }
 
@@ -227,7 +227,7 @@ async fn a_keyless_manager_is_prepared_registers_is_activated_and_renewed() {
     let (status, answer) = rig.ask(Operation::Activate, json!({})).await;
     assert_eq!(status, 403, "before there is a registration: {answer}");
 
-    let Activated { prepared, registered, activated, proof } = rig.activated().await;
+    let Activated { prepared, registered, answer: activated, proof } = rig.activated().await;
     assert_eq!(registered.process_epoch, 0, "the first registration commits epoch 0");
     for (name, ttl) in [(CredentialName::Supervisor, 86_400), (CredentialName::Executor, 300)] {
         let left = seconds_from_now(&prepared["credentials"][name.as_str()]["exp"]);
@@ -449,7 +449,7 @@ fn strings(subjects: &[String]) -> Vec<String> {
 #[tokio::test]
 async fn each_credential_reaches_what_it_is_for_and_nothing_else() {
     let rig = Rig::start().await;
-    let Activated { prepared, activated, .. } = rig.activated().await;
+    let Activated { prepared, answer: activated, .. } = rig.activated().await;
     let id = rig.manager.one_shot().public().to_string();
     let soon = cotal_wire::Clock::now_secs(&SystemClock).0 + 600;
     let session = rig.granted(Operation::Session, session(&id, soon)).await;

@@ -17,6 +17,7 @@ mod endpoint;
 mod house;
 mod journal;
 mod managed_agents;
+mod manager;
 mod member;
 mod minting;
 mod plane;
@@ -70,6 +71,8 @@ async fn every_operation_is_ended_after_a_kill_between_any_two_of_its_writes() {
         ("activate", service::row(service::Activate).boxed()),
         ("enrollment", service::row(managed_agents::Enroll).boxed()),
         ("preparation", service::row(managed_agents::Prepare).boxed()),
+        ("manager activation", service::row(manager::Duties { renewed: false }).boxed()),
+        ("manager renewal", service::row(manager::Duties { renewed: true }).boxed()),
         ("takeover", child::row(acts::Takeover).boxed()),
         ("handle revocation", child::row(acts::RevokeHandle).boxed()),
         ("deprovision", child::row(acts::Deprovision).boxed()),
