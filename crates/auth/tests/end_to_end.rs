@@ -103,6 +103,44 @@ async fn a_session_is_redeemed_at_the_exchange_and_again_at_each_connect() {
 }
 
 #[tokio::test]
+async fn a_managers_caller_is_bound_at_the_exchange_issued_at_its_connect_and_refused_once_its_manager_is_gone()
+ {
+    let stage = Stage::start().await;
+    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
+    stage.grant_human("alice", "cli", &["spawn"], &["general"]);
+    let rows = Rows::of(&stage).await;
+    let owner = stage.owner_of("alice");
+    let manager = rows.register(&owner, 1).await;
+    let mut body = stage.human("alice", "cli");
+    body["view"] = json!("manager-caller");
+    let (status, answer) = daemon.exchange(&body).await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(answer["managerInstanceId"], manager.instance.as_str());
+    let bearer = answer["token"].as_str().unwrap().to_owned();
+    let mut client = stage.connected(&bearer).await;
+    let accepted = rows.bucket("accepted").keys("accepted.v1.>").await.unwrap();
+    assert_eq!(accepted.len(), 1, "{accepted:?}");
+    let attempts = rows.bucket("issued").keys("attempt.v1.>").await.unwrap();
+    let generation = attempts[0].rsplit('.').next().unwrap();
+    let uid = claims_of(&bearer)["act"]["lifecycleUid"].as_str().unwrap().to_owned();
+    let describe = format!(
+        "cotal.demo.ep.v1.inst.manager.{}.describe.{owner}.cli.{uid}.{generation}.n",
+        manager.instance
+    );
+    client.try_publish(&describe, b"").await.expect("its own manager, under its own generation");
+    client.try_publish(&format!("cotal.demo.chat.{owner}.cli.general"), b"").await.expect_err("no channel");
+
+    // Whatever was issued, a manager that does not serve is nobody's.
+    rows.open_gate(&manager, 2).await;
+    stage.refused(Some(&bearer)).await;
+    assert_eq!(daemon.exchange(&body).await.0, 401);
+    rows.open_gate(&manager, 1).await;
+    stage.connected(&bearer).await;
+    assert_eq!(rows.bucket("accepted").keys("accepted.v1.>").await.unwrap(), accepted, "confirmed");
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_transfer_writer_exchanges_connects_and_writes_one_object() {
     let stage = Stage::start().await;
     let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;

@@ -18,6 +18,7 @@ use crate::{
     context::StartError,
     handle::CloseError,
     lines::LineWriter,
+    managers::RootManager,
     replica::{self, CalloutReplica, ReplicaEnd, ReplicaInputs},
 };
 
@@ -55,6 +56,7 @@ impl OpenLane for ReplicaLanes {
             store: Arc::clone(&self.store),
             state_dir: self.root.user_auth_state_dir(&entry.space).map_err(LaneRefusal::of)?,
             context: None,
+            local_manager: Arc::new(RootManager::of(self.root.space_dir(&entry.space))),
             callout_limits: self.callout_limits,
             crowd: Some(self.crowd.clone()),
             expected_server_ids: None,

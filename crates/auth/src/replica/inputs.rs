@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use cotal_authority::{NoLocalManager, ReadLocalManager};
 use cotal_broker::Servers;
 use cotal_callout::{CalloutLimits, Crowd};
 use cotal_trust::system::{SystemClock, SystemEntropy};
@@ -41,6 +42,8 @@ pub(crate) struct ReplicaInputs {
     pub state_dir: PathBuf,
     /// The assignment of a hosted replica.
     pub context: Option<HostedContext>,
+    /// The manager of this host, as the full service of the same root sees it.
+    pub local_manager: Arc<dyn ReadLocalManager>,
     pub callout_limits: CalloutLimits,
     /// The host's lanes, when it is one of them.
     pub crowd: Option<Crowd>,
@@ -121,6 +124,7 @@ impl CalloutReplicaInputs {
             store: self.store,
             state_dir,
             context: Some(self.context),
+            local_manager: Arc::new(NoLocalManager),
             callout_limits: self.callout_limits,
             crowd: None,
             expected_server_ids: self.expected_server_ids,

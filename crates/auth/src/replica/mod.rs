@@ -12,7 +12,7 @@ mod run;
 use std::sync::Arc;
 
 use cotal_authority::{
-    ConnectReader, NoLocalManager, ReplicaStores,
+    ConnectReader, ReplicaStores,
     issued::{ISSUER_TTL_DEFAULT_SECS, IssuerSession},
 };
 use cotal_broker::{Connection, Connector, Custody, custody::Owned};
@@ -229,7 +229,7 @@ async fn open(inputs: ReplicaInputs, custody: &Custody) -> Result<CalloutReplica
     let (log, stderr) = log_or_stderr(inputs.callout_log);
     let issuer = IssuerSession::new(connector.clone(), Arc::clone(&inputs.entropy), ISSUER_TTL_DEFAULT_SECS)
         .map_err(StartError::Callout)?;
-    let live = LiveCallers::new(Arc::clone(&reader), Arc::new(NoLocalManager));
+    let live = LiveCallers::new(Arc::clone(&reader), inputs.local_manager);
     inputs.threshold.cross()?;
     let callout = Callout::start(
         connection.clone(),

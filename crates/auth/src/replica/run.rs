@@ -17,6 +17,7 @@ use crate::{
     host::{
         Host, callout::ReplicaLanes, lane::Threshold, manifest::parse_callout_host_manifest, watch::Reread,
     },
+    managers::RootManager,
 };
 
 /// Flags that parsed.
@@ -38,6 +39,7 @@ pub(crate) async fn run_replica(
     let Flags { space, servers, callout_limits } = read_flags(args)?;
     let starting = start(ReplicaInputs {
         state_dir: options.root.user_auth_state_dir(&space).map_err(DaemonError::of)?,
+        local_manager: Arc::new(RootManager::of(options.root.space_dir(&space))),
         space,
         servers: servers.clone(),
         store: choose_store(store, options)?,
