@@ -11,6 +11,9 @@ pub(crate) struct Arguments {
     /// Leave the space running and say how to use and stop it.
     #[arg(long)]
     keep: bool,
+    /// Show an agent under a manager that holds no signing key: enrolled, connected, retired.
+    #[arg(long)]
+    managed: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -20,6 +23,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     command.arg("--cotal").arg(bench::release("cotal"));
     if arguments.keep {
         command.arg("--keep");
+    }
+    if arguments.managed {
+        command.arg("--managed");
     }
     command.env(nats_server::OWN_BINARY, broker);
     step::run("demo", &mut command)?;

@@ -1,5 +1,8 @@
 //! The guided tour, run by `cargo xtask demo`: a space comes up, a person and an agent sign in and connect, a revoked
 //! grant bites. Every process is the real one; what the tour shows is what the broker and the service answered.
+//! `--managed` shows the life of an agent under a manager on a machine without any signing key instead.
+
+mod managed;
 
 use std::{
     path::PathBuf,
@@ -25,6 +28,9 @@ struct Args {
     /// Leave the space running.
     #[arg(long)]
     keep: bool,
+    /// An agent under a manager that holds no signing key: enrolled, connected, retired.
+    #[arg(long)]
+    managed: bool,
 }
 
 /// The actor that a person's own tools use.
@@ -39,7 +45,7 @@ async fn main() -> Result<()> {
     let args = Args::parse();
     let stage = Stage::new(&args.cotal)?;
     let outcome = tokio::select! {
-        outcome = tour(&stage) => outcome,
+        outcome = tour_of(&args, &stage) => outcome,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };
     if args.keep && outcome.is_ok() {
@@ -65,6 +71,10 @@ async fn main() -> Result<()> {
         "\nThe tour is complete: everything above was answered by a real broker and a real auth service."
     );
     Ok(())
+}
+
+async fn tour_of(args: &Args, stage: &Stage) -> Result<()> {
+    if args.managed { managed::tour(stage, &args.cotal).await } else { tour(stage).await }
 }
 
 /// Announces the next step.

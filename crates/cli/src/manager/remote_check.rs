@@ -95,7 +95,7 @@ struct Undo {
 }
 
 /// Runs it.
-pub async fn run(args: RemoteCheckArgs, ctx: &Context) -> Result<(), CliError> {
+pub(super) async fn run(args: RemoteCheckArgs, ctx: &Context) -> Result<(), CliError> {
     let space = space_flag(&args.space)?;
     let actor = Actor::parse(&args.actor).map_err(|e| CliError::usage(format!("--actor is {e}")))?;
     let agent = Actor::parse(&args.agent).map_err(|e| CliError::usage(format!("--agent is {e}")))?;
@@ -126,7 +126,7 @@ pub async fn run(args: RemoteCheckArgs, ctx: &Context) -> Result<(), CliError> {
         entropy: Arc::clone(&ctx.entropy),
     };
     let check = Check { ctx, progress: Progress::start(ctx), steps: Vec::new(), stop: interrupted(ctx) };
-    check.whole(setup, &target, &agent, &wanted, args.periods).await
+    Box::pin(check.whole(setup, &target, &agent, &wanted, args.periods)).await
 }
 
 /// Cancelled by the first interrupt; a second one ends the process where it stands.
@@ -157,7 +157,7 @@ impl Check<'_> {
         periods: u32,
     ) -> Result<(), CliError> {
         let space = setup.space.clone();
-        let (active, instance) = self.begin(setup).await?;
+        let (active, instance) = Box::pin(self.begin(setup)).await?;
         let mut undo = Undo::default();
         let outcome = self.life(&active, &mut undo, agent, wanted, periods).await;
         let cleaned = self.end(active, undo).await;
@@ -223,7 +223,7 @@ impl Check<'_> {
         periods: u32,
     ) -> Result<(), CliError> {
         undo.endpoint = Some(self.step("serve", active.serve(), |_| vec![]).await?);
-        let left = active.left(agent).map_err(cli)?;
+        let left = active.left(agent).map_err(|why| cli(&why))?;
         if !left.is_empty() {
             let many = left.len();
             let retire = async {
@@ -287,7 +287,8 @@ impl Check<'_> {
             .await?;
         undo.agents.push(enrolled.agent.clone());
         self.step(&name("validate"), active.validate(&enrolled), |authority| {
-            vec![("parent", authority.parent.clone().unwrap_or_default())]
+            let parent = authority.parent.as_ref().map(ToString::to_string);
+            vec![("parent", parent.unwrap_or_default())]
         })
         .await?;
         let bearer = self.step(&name("exchange"), active.exchange(&enrolled), |_| vec![]).await?;
@@ -408,7 +409,7 @@ struct StepError(CliError);
 
 impl From<RemoteError> for StepError {
     fn from(why: RemoteError) -> Self {
-        Self(cli(why))
+        Self(cli(&why))
     }
 }
 
@@ -425,8 +426,8 @@ impl StepError {
     }
 }
 
-fn cli(why: RemoteError) -> CliError {
-    match &why {
+fn cli(why: &RemoteError) -> CliError {
+    match why {
         RemoteError::Host(refusal) if refusal.kind == RefusalKind::Throttled => CliError::RateLimited {
             sentence: why.to_string(),
             retry_after_secs: refusal.retry_after_secs.unwrap_or(THROTTLED_SECS),

@@ -48,6 +48,11 @@ impl AgentSecrets {
         Self { dir: root.auth_dir().join(CREDS_DIR), root: root.clone() }
     }
 
+    /// Removes what writers left half-written when they were killed.
+    pub fn tidy(&self) -> io::Result<()> {
+        file::remove_left_siblings(&self.dir)
+    }
+
     fn path(&self, base: &str, suffix: &str) -> PathBuf {
         self.dir.join(format!("{base}{suffix}"))
     }

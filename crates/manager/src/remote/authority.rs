@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use cotal_wire::{
     Actor, Entropy, InstanceId, Nkey, Owner, Principal, User,
+    delivery_admin::EvictionResult,
     es_value::EsValue,
-    manager_authority::{EnrollmentTarget, Incarnation, ServiceRequest},
+    manager_authority::{EnrollmentTarget, Incarnation, Mended, RetainedAuthority, ServiceRequest},
+    rows::GoalIndexRow,
 };
 use serde::Serialize;
 use zeroize::Zeroizing;
@@ -15,7 +17,7 @@ use super::{
     host::{Answer, ManagerHost},
     identity::ManagerIdentity,
     requests::{Current, Requests},
-    results::{self, Enrolled, EvictionVerdict, GoalEntry, Known, Material, Mended, RetainedAuthority},
+    results::{self, Enrolled, Known, Material},
 };
 
 /// Asks a host on behalf of one manager.
@@ -129,7 +131,7 @@ impl HostAuthority {
     }
 
     /// The owner's goals.
-    pub async fn goal_index(&self, current: &Current) -> Result<Vec<GoalEntry>, RemoteError> {
+    pub async fn goal_index(&self, current: &Current) -> Result<Vec<GoalIndexRow>, RemoteError> {
         let request = self.requests().goal_index(current);
         let answer = self.host.ask(&request, Answer::Scan).await?;
         Ok(results::bind_goal_index(&request, &current.owner, &answer)?)
@@ -147,7 +149,7 @@ impl HostAuthority {
         &self,
         owner: &Owner,
         principals: &[Principal],
-    ) -> Result<Vec<EvictionVerdict>, RemoteError> {
+    ) -> Result<Vec<EvictionResult>, RemoteError> {
         let request = self.requests().evict(principals.iter().map(Principal::key).collect());
         let answer = self.document(&request).await?;
         match results::bind_maintenance(&request, owner, &answer)? {

@@ -1,8 +1,8 @@
 //! Why a participant's step did not come to its end.
 
-use cotal_wire::EpError;
+use cotal_wire::{EpError, manager_authority::Unbound};
 
-use super::{binding::Unbound, host::HostRefusal, identity::IdentityError};
+use super::{host::HostRefusal, identity::IdentityError};
 
 /// Why a step did not come to its end. The sentence says what to do next; no variant holds a secret.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +14,9 @@ pub enum RemoteError {
     #[error(transparent)]
     Host(#[from] HostRefusal),
     /// The host answered, and the answer is not bound to the request.
-    #[error(transparent)]
+    #[error(
+        "{0}; nothing of it is used: check that the URL is this space's auth service, and that both sides are of one version"
+    )]
     Unbound(#[from] Unbound),
     /// The broker or the space's stores refused.
     #[error("{0}")]

@@ -94,5 +94,5 @@ pub async fn connect(
 ) -> Result<Connection, RemoteError> {
     let nonce = ConnId::parse(LifecycleUid::mint(entropy).as_str())
         .map_err(|_| EpError::internal("a lifecycle token is a nonce"))?;
-    Ok(connector.open_bearer(&nonce, &agent.sentinel, bearer).await?)
+    Ok(Box::pin(connector.open_bearer(&nonce, &agent.sentinel, bearer)).await?)
 }

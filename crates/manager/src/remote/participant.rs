@@ -13,7 +13,9 @@ use cotal_wire::{
     Actor, ChannelPattern, Clock, Entropy, EpCode, EpError, LifecycleUid, Owner, Principal, Role, ScopeEntry,
     Space,
     endpoint_subject::EndpointCaller,
-    manager_authority::{EnrollmentTarget, Incarnation, StandingRole, serve_principal},
+    manager_authority::{
+        CredentialName, EnrollmentTarget, Incarnation, RetainedAuthority, StandingRole, serve_principal,
+    },
 };
 use cotal_workspace::{
     file,
@@ -36,7 +38,7 @@ use super::{
     rail::{Described, RailCaller},
     registration,
     requests::Current,
-    results::{Enrolled, Known, Material, Member, RetainedAuthority},
+    results::{Enrolled, Known, Material},
     serving::{ManagerEndpoint, Serves},
     standing::{self, First, Standing},
 };
@@ -125,6 +127,7 @@ impl Participant {
         let Setup { root, space, actor, servers, host, contract, clock, entropy } = setup;
         let lock = lock(&root, &space)?;
         file::remove_left_siblings(&root.cotal_dir())?;
+        AgentSecrets::of(&root).tidy()?;
         let (identity, origin) = ManagerIdentity::load_or_create(&root, &space, &*entropy)?;
         let authority = HostAuthority::new(Arc::new(identity), actor, host, Arc::clone(&entropy));
         let custody = Custody::new();
@@ -391,7 +394,7 @@ impl Active {
         let requester = Seed::generate(&*self.base.entropy);
         let material = self.base.authority.retirement_requester(current, requester.public(), agent).await?;
         let (creds, _) = material
-            .creds(Member::RetirementRequester, &requester)
+            .creds(CredentialName::RetirementRequester, &requester)
             .ok_or_else(|| RemoteError::State("no requester's credential came".into()))?;
         let caller = EndpointCaller {
             principal: serve_principal(&current.owner, self.identity().instance()),
@@ -434,7 +437,7 @@ impl Active {
 impl Base {
     fn executor(&self, material: &Material) -> Result<Creds, RemoteError> {
         let seed = self.authority.identity().seed(StandingRole::Executor);
-        let creds = material.creds(Member::Standing(StandingRole::Executor), seed);
+        let creds = material.creds(CredentialName::Executor, seed);
         let creds = creds.map(|(creds, _)| creds);
         creds.ok_or_else(|| RemoteError::State("no executor credential came".into()))
     }
@@ -450,7 +453,9 @@ impl Base {
         creds: &Creds,
         work: impl AsyncFnOnce(&Connection) -> Result<T, RemoteError>,
     ) -> Result<T, RemoteError> {
-        let connection = self.connector.open_once(super::label(role, &self.space), creds, None).await?;
+        // Boxed: a connect's future is large, and every step would hold it.
+        let opening = self.connector.open_once(super::label(role, &self.space), creds, None);
+        let connection = Box::pin(opening).await?;
         let done = work(&connection).await;
         if let Err(error) = connection.close().await {
             tracing::warn!(%error, "a participant's connection did not end");

@@ -48,7 +48,7 @@ impl Evictor for ThroughHost<'_> {
             }
         };
         let by_key: BTreeMap<_, _> =
-            verdicts.into_iter().map(|verdict| (verdict.principal.clone(), verdict)).collect();
+            verdicts.into_iter().map(|verdict| (verdict.principal.key(), verdict)).collect();
         asked
             .into_iter()
             .map(|principal| match by_key.get(&principal.key()) {

@@ -7,8 +7,8 @@ use cotal_wire::{
         AdminRequest, EnrollmentRequest, EnrollmentTarget, Envelope, GoalIndexRequest, Holder, Identities,
         Incarnation, MaintenanceRequest, Mend, Operation, Payload, PrepareRetirementRequest, Renewal,
         RenewedRun, RequestId, RequestedRetirement, RetainedAgentRequest, RunAdmissionRequest,
-        RunAttemptRequest, RunId, RunRevokeRequest, RuntimeRequest, ServedSession, ServiceRequest, Turn,
-        registration_proof,
+        RunAttemptRequest, RunCancelRequest, RunId, RunRevokeRequest, RunSubmissionRequest, RuntimeRequest,
+        ServedSession, ServiceRequest, SubmissionId, Turn, registration_proof,
     },
 };
 use zeroize::Zeroizing;
@@ -205,6 +205,24 @@ impl<'a> Requests<'a> {
     pub fn admit_run(&self, current: &Current, run_id: RunId, subject: String) -> RunAdmissionRequest {
         let envelope = self.envelope("admitRun", Some(current.proof.clone()));
         RunAdmissionRequest { envelope, pins: pins(current), run_id, subject }
+    }
+
+    /// A run is admitted under its caller's own name for it.
+    pub fn submit_run(
+        &self,
+        current: &Current,
+        submission_id: SubmissionId,
+        run_id: RunId,
+        subject: String,
+    ) -> RunSubmissionRequest {
+        let envelope = self.envelope("submitRun", Some(current.proof.clone()));
+        RunSubmissionRequest { envelope, pins: pins(current), submission_id, run_id, subject }
+    }
+
+    /// A run is cancelled, as its caller asked for it.
+    pub fn cancel_run(&self, current: &Current, run_id: RunId, subject: String) -> RunCancelRequest {
+        let envelope = self.envelope("cancelRun", Some(current.proof.clone()));
+        RunCancelRequest { envelope, pins: pins(current), run_id, subject }
     }
 
     /// A run is driven, or a step of it answered.

@@ -175,7 +175,7 @@ impl ManagerEndpoint {
     ) -> Result<Self, EpError> {
         let label = super::label("manager-serve", &serves.space);
         let rules = Arc::new(Rules::new(serves, contract)?);
-        let connection = connector.open_standing(label, creds).await?;
+        let connection = Box::pin(connector.open_standing(label, creds)).await?;
         match Self::hear(&connection, &rules).await {
             Ok(listeners) => Ok(Self { connection, listeners: Mutex::new(listeners) }),
             Err(refusal) => {

@@ -9,7 +9,10 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use cotal_broker::{Connection, CredsConnector, Custody, RenewableCreds};
 use cotal_trust::creds::Creds;
-use cotal_wire::{Clock, EpError, Nkey, Space, UnixMillis, User, manager_authority::StandingRole};
+use cotal_wire::{
+    Clock, EpError, Nkey, Space, UnixMillis, User,
+    manager_authority::{CredentialName, StandingRole},
+};
 use cotal_workspace::{
     file,
     root::{Root, space_key},
@@ -19,12 +22,8 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    authority::HostAuthority,
-    binding::Issued,
-    error::RemoteError,
-    host::RefusalKind,
-    requests::Current,
-    results::{Material, Member},
+    authority::HostAuthority, binding::Issued, error::RemoteError, host::RefusalKind, requests::Current,
+    results::Material,
 };
 
 /// Shortest and longest pause between two tries while a debt stands.
@@ -134,7 +133,7 @@ impl Standing {
         let mut held = BTreeMap::new();
         for role in StandingRole::ALL {
             let seed = authority.identity().seed(role);
-            let member = Member::Standing(role);
+            let member = CredentialName::of_role(role);
             let (creds, issued) = first
                 .prepared
                 .creds(member, seed)
@@ -249,7 +248,7 @@ impl Standing {
         let mut fresh = Vec::with_capacity(self.held.len());
         for (role, held) in &self.held {
             let seed = self.authority.identity().seed(*role);
-            let (creds, issued) = material.creds(Member::Standing(*role), seed).ok_or_else(|| {
+            let (creds, issued) = material.creds(CredentialName::of_role(*role), seed).ok_or_else(|| {
                 (RemoteError::State(format!("no {} credential came", role.as_str())), keys())
             })?;
             fresh.push((held, creds, life(issued)));
@@ -331,7 +330,7 @@ pub fn settle(root: &Root, space: &Space) -> std::io::Result<bool> {
 
 /// One connect with a credential: the broker takes it, or it is not taken here.
 async fn prove(prober: &CredsConnector, space: &Space, creds: &Creds) -> Result<(), EpError> {
-    let connection = prober.open_once(super::label("manager-probe", space), creds, None).await?;
+    let connection = Box::pin(prober.open_once(super::label("manager-probe", space), creds, None)).await?;
     connection.close().await
 }
 

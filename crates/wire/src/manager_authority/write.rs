@@ -10,8 +10,8 @@ use serde::{
 
 use super::{
     AdminRequest, EnrollmentRequest, Envelope, GoalIndexRequest, Kind, MaintenanceRequest, Mend, Payload,
-    PrepareRetirementRequest, RetainedAgentRequest, RunAdmissionRequest, RunAttemptRequest, RunRevokeRequest,
-    RuntimeRequest, ServedSession, ServiceRequest, Turn, VERSION,
+    PrepareRetirementRequest, RetainedAgentRequest, RunAdmissionRequest, RunAttemptRequest, RunCancelRequest,
+    RunRevokeRequest, RunSubmissionRequest, RuntimeRequest, ServedSession, ServiceRequest, Turn, VERSION,
     service::{MANAGER_ENDPOINT, Renewal},
 };
 use crate::{
@@ -147,6 +147,35 @@ impl Serialize for RunAdmissionRequest {
         envelope(&mut map, Kind::RunAdmission, &self.envelope)?;
         pins(&mut map, &self.pins)?;
         map.serialize_entry("run", &AdmittedRun { run_id: &self.run_id, subject: &self.subject })?;
+        map.end()
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SubmittedRun<'a> {
+    submission_id: &'a super::SubmissionId,
+    run_id: &'a super::RunId,
+    subject: &'a str,
+}
+
+impl Serialize for RunSubmissionRequest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        envelope(&mut map, Kind::RunSubmission, &self.envelope)?;
+        pins(&mut map, &self.pins)?;
+        let Self { submission_id, run_id, subject, .. } = self;
+        map.serialize_entry("submission", &SubmittedRun { submission_id, run_id, subject })?;
+        map.end()
+    }
+}
+
+impl Serialize for RunCancelRequest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        envelope(&mut map, Kind::RunCancel, &self.envelope)?;
+        pins(&mut map, &self.pins)?;
+        map.serialize_entry("cancel", &AdmittedRun { run_id: &self.run_id, subject: &self.subject })?;
         map.end()
     }
 }
@@ -364,6 +393,20 @@ mod tests {
             Kind::RunRevoke,
             true,
             runs(json!({ "revoke": { "runId": run_id, "reason": "why" } }))
+        );
+        reads_back!(
+            RunSubmissionRequest,
+            Kind::RunSubmission,
+            true,
+            runs(
+                json!({ "submission": { "submissionId": "s".repeat(32), "runId": run_id, "subject": "cotal.main" } })
+            )
+        );
+        reads_back!(
+            RunCancelRequest,
+            Kind::RunCancel,
+            true,
+            runs(json!({ "cancel": { "runId": run_id, "subject": "cotal.main" } }))
         );
         for turn in [
             json!({ "attempt": { "runId": run_id, "takeoverId": "t", "epoch": 1, "fencingToken": 1, "driverId": nkey('F'),
