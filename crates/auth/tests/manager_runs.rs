@@ -496,6 +496,21 @@ async fn a_run_that_is_revoked_or_cancelled_is_issued_nothing_more() {
     assert_eq!(again["revocation"], answer["revocation"], "the first one stays");
     let why = rig.refused(403, Kind::RunAttempt, attempt(&revoked)).await;
     assert!(why.contains("revoked"), "{why}");
+    // Nor is its driver renewed, though its record still runs.
+    let takeover = "0123456789abcdef";
+    rig.recorded(&revoked, "running", 1, 1, takeover).await;
+    let supervisor = rig.manager.key(StandingRole::Supervisor).public();
+    let renewed = json!({
+        "registrationProof": rig.proof, "processEpoch": rig.epoch,
+        "run": {
+            "runId": revoked, "holder": format!("{supervisor}.{takeover}"), "takeoverId": takeover, "epoch": 1,
+            "fencingToken": 1, "driverId": both[0].public(), "mediatorId": both[1].public(),
+        },
+    });
+    let request = rig.manager.request(Operation::RenewRunDriver, &renewed);
+    let (status, answer) = rig.send(PERSON, &request).await;
+    assert_eq!(status, 403, "{answer}");
+    assert!(answer["error"].as_str().unwrap().contains("revoked"), "{answer}");
 
     // A cancellation is its caller's own.
     let cancel = |run: &RunId, subject: &str| json!({ "cancel": { "runId": run, "subject": subject } });

@@ -11,10 +11,11 @@ use cotal_authority::{
     manager::{Holder, ObservedRun, decide_asking, decide_at_gate, reads_gate, same_run, still_at},
     registration::gate::GateAt,
     run_records::observe_run,
+    run_rows::RunRows,
 };
 use cotal_trust::mint::CredentialKind;
 use cotal_wire::{
-    DigestRef, EndpointName, EpCode, EpError, Principal, SessionId, UnixSecs,
+    DigestRef, EndpointName, EpCode, EpError, Owner, Principal, SessionId, UnixSecs,
     endpoint_subject::TargetTriple,
     es_value::EsValue,
     grants::{
@@ -119,7 +120,8 @@ impl Asked<'_> {
                 same_run(envelope, wanted, self.observe_run(wanted).await?.as_ref())?;
                 self.gate_still_at(renewal.process_epoch).await?;
                 same_run(envelope, wanted, self.observe_run(wanted).await?.as_ref())?;
-                (self.run(wanted)?, None)
+                let run_owner = self.run_owner(wanted).await?;
+                (self.run(wanted, run_owner)?, None)
             }
         })
     }
@@ -188,19 +190,31 @@ impl Asked<'_> {
         Ok((CredentialName::RetirementRequester, jwt))
     }
 
-    fn run(&self, wanted: &RenewedRun) -> Result<Issued, EpError> {
+    /// Whose the run is: the owner that was admitted, as for the attempt that is renewed, and where nothing was admitted the
+    /// manager's. A revoked run is renewed no more.
+    async fn run_owner(&self, wanted: &RenewedRun) -> Result<Owner, EpError> {
+        let connection = self.parts.issuing().await?.connection();
+        let rows = RunRows::bind(connection, &self.parts.space).await?;
+        if rows.revocation(&wanted.run_id).await?.is_some() {
+            return Err(EpError::permission_denied("the run was revoked: nothing is issued for it"));
+        }
+        let admitted = rows.admission(&wanted.run_id).await?;
+        Ok(admitted.map_or_else(|| self.holder.owner().clone(), |(admission, _)| admission.owner().clone()))
+    }
+
+    fn run(&self, wanted: &RenewedRun, run_owner: Owner) -> Result<Issued, EpError> {
         let (envelope, owner) = (self.envelope(), self.holder.owner());
         let takeover = Takeover::parse(wanted.takeover_id.as_str())
             .map_err(|_| EpError::internal("a renewed takeover is a takeover"))?;
         let pin = RunPin {
             endpoint: EndpointName::manager().token(),
             run: wanted.run_id.clone(),
-            owner: owner.clone(),
+            owner: run_owner,
             takeover,
             instance: envelope.instance_id.clone(),
             epoch: wanted.epoch,
         };
-        let as_run = Principal::new(owner.clone(), RunCaller::of(&wanted.run_id, owner).principal.actor);
+        let as_run = Principal::new(owner.clone(), RunCaller::of(&wanted.run_id, &pin.owner).principal.actor);
         let exp = self.minting.standing_expiry();
         let space = self.minting.space();
         let driver = runs::run_driver(space, &pin, &wanted.driver_id.conn_id());
