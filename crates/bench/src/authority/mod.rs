@@ -24,7 +24,7 @@ use cotal_manager::remote::{
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{Actor, Names};
 use cotal_workspace::root::Root;
-use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
+use futures::future::try_join_all;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::RwLock;
@@ -68,8 +68,6 @@ on stderr. The managers run on the same machine: what they take themselves is in
 const CONNECTS_PER_S: f64 = 25.0;
 /// Actors that make it.
 const CONNECTING: usize = 120;
-/// Managers that begin at once.
-const BEGINNING: usize = 4;
 /// Pause of a manager that a busy host turned away.
 const BUSY: Duration = Duration::from_millis(250);
 /// The interactive actor whose grant decides.
@@ -239,12 +237,13 @@ impl Crew {
         })?)
     }
 
+    /// One after another: those that register at once contend for the one governance slot of their endpoint.
     async fn begin_many(&self, count: usize) -> Result<Vec<Active>> {
-        stream::iter(0..count)
-            .map(async |_| Ok(self.open()?.prepare().await?.register().await?.activate().await?))
-            .buffer_unordered(BEGINNING)
-            .try_collect()
-            .await
+        let mut begun = Vec::with_capacity(count);
+        for _ in 0..count {
+            begun.push(self.open()?.prepare().await?.register().await?.activate().await?);
+        }
+        Ok(begun)
     }
 }
 
