@@ -21,6 +21,7 @@ mod manager;
 mod member;
 mod minting;
 mod plane;
+mod runs;
 mod service;
 
 use std::{fmt, time::Instant};
@@ -73,6 +74,9 @@ async fn every_operation_is_ended_after_a_kill_between_any_two_of_its_writes() {
         ("preparation", service::row(managed_agents::Prepare).boxed()),
         ("manager activation", service::row(manager::Duties { renewed: false }).boxed()),
         ("manager renewal", service::row(manager::Duties { renewed: true }).boxed()),
+        ("run admission", service::row(runs::Run::Admission).boxed()),
+        ("run submission", service::row(runs::Run::Submission).boxed()),
+        ("run cancellation", service::row(runs::Run::Cancel).boxed()),
         ("takeover", child::row(acts::Takeover).boxed()),
         ("handle revocation", child::row(acts::RevokeHandle).boxed()),
         ("deprovision", child::row(acts::Deprovision).boxed()),

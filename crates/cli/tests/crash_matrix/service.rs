@@ -25,6 +25,10 @@ pub(crate) trait Operation: Sync {
     type Case: Send + Sync;
     /// Prepares a run on something fresh.
     async fn prepare(&self, house: &House, actor: &str) -> Result<Self::Case>;
+    /// What must be the case whenever it is asked.
+    async fn before(&self, _: &House, _: &Self::Case) -> Result<()> {
+        Ok(())
+    }
     /// The question; the same one again resumes what was cut off.
     fn question(&self, case: &Self::Case) -> (&'static str, Value);
     /// Whether a key is of this run.
@@ -49,6 +53,7 @@ pub(crate) async fn row(operation: impl Operation) -> Result<Row> {
     let mut case = operation.prepare(&house, "uncut").await?;
     let mark = house.journal.len()?;
     let (path, body) = operation.question(&case);
+    operation.before(&house, &case).await?;
     house.ok(path, &body).await?;
     let uncut = written(&case, mark)?;
     ensure!(!uncut.is_empty(), "no journal was kept: the binary has no failpoints");
@@ -62,6 +67,7 @@ pub(crate) async fn row(operation: impl Operation) -> Result<Row> {
         let mark = house.journal.len()?;
         service.arm(&house.journal, nth)?;
         let (path, body) = operation.question(&case);
+        operation.before(&house, &case).await?;
         let answer = house.post(path, &body).await;
         ensure!(answer.is_err(), "{}", context(&format!("it was answered: {answer:?}")));
         service.is_killed().await?;
@@ -70,6 +76,7 @@ pub(crate) async fn row(operation: impl Operation) -> Result<Row> {
 
         house.journal.arm(0)?;
         service = house.start_service().await?;
+        operation.before(&house, &case).await?;
         house.ok(path, &body).await.map_err(|error| error.context(context("asked again")))?;
         operation
             .check_writes(&case, &written(&case, mark)?)
