@@ -352,7 +352,7 @@ async fn open(
         entropy: Arc::clone(&inputs.entropy),
     });
     // What managers are asked about runs is heard before anything of this context is answered.
-    manager.parts().run_observer().await.map_err(StartError::Plane)?;
+    manager.parts().hear_known_managers().await.map_err(StartError::Plane)?;
     let credentials: Arc<dyn ConnectCredentials> = Arc::clone(&plane) as _;
     let answering = Answering {
         ledger: ledger.clone(),

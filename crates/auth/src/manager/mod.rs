@@ -69,6 +69,10 @@ impl AnswerManagers for ManagerAuthority {
     async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
         let parts = &*self.parts;
         parts.plane.check_open()?;
+        // A manager that was granted what it serves with has asked here before: from then on its callers are heard.
+        if let Err(refusal) = parts.run_observer().await {
+            tracing::warn!(space = %parts.space, %refusal, "what managers are asked about runs is not heard");
+        }
         match kind_of(request) {
             Kind::Enrollment => agents::enroll(parts, holder, request).await,
             Kind::PrepareRetirement => agents::prepare_retirement(parts, holder, request).await,

@@ -17,6 +17,9 @@ use zeroize::Zeroizing;
 
 use super::{issuing::Issuing, runs::RunObserver};
 
+/// The gates of every manager that was ever registered, as a filter of the auth store.
+const MANAGER_GATES: &str = "epgate.manager.*";
+
 /// What [`Parts`] are made of.
 pub(crate) struct PartsInputs {
     pub space: Space,
@@ -85,7 +88,17 @@ impl Parts {
         }
     }
 
-    /// What managers are asked about runs, heard from the first call on: a context makes it when it starts.
+    /// Where a manager was ever registered, what managers are asked is heard from the start on; elsewhere from the first
+    /// request of one. A space without managers has no connection for them.
+    pub(crate) async fn hear_known_managers(&self) -> Result<(), EpError> {
+        let gates = self.plane.stores().auth().keys(MANAGER_GATES).await?;
+        if !gates.is_empty() {
+            self.run_observer().await?;
+        }
+        Ok(())
+    }
+
+    /// What managers are asked about runs, heard from the first call on.
     pub(crate) async fn run_observer(&self) -> Result<&RunObserver, EpError> {
         self.run_observer
             .get_or_try_init(|| async {

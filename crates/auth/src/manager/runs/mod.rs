@@ -18,31 +18,31 @@ use super::Parts;
 
 /// `manager-run-admission`: a run that its manager was asked to start may run, under the authority of who asked.
 pub(super) async fn admit(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
-    let world = World::of(parts).await?;
+    let world = World { parts };
     print(&runs::admit(&world, parts.lifecycle_host(), holder, request).await?)
 }
 
 /// `manager-run-submission`: the same, under an id of the caller's own that may be asked for again.
 pub(super) async fn submit(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
-    let world = World::of(parts).await?;
+    let world = World { parts };
     print(&runs::submit(&world, parts.lifecycle_host(), holder, request).await?)
 }
 
 /// `manager-run-cancel`: ends a run for the caller of a request that its manager serves.
 pub(super) async fn cancel(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
-    let world = World::of(parts).await?;
+    let world = World { parts };
     print(&runs::cancel(&world, parts.lifecycle_host(), holder, request).await?.of_cancel())
 }
 
 /// `manager-run-revoke`: ends a run for its owner, or for an admin.
 pub(super) async fn revoke(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
-    let world = World::of(parts).await?;
+    let world = World { parts };
     print(&runs::revoke(&world, parts.lifecycle_host(), holder, request).await?.of_revoke())
 }
 
 /// `manager-run-attempt`: the credentials of a driver's next attempt, or of an operator's turn.
 pub(super) async fn attempt(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
-    let world = World::of(parts).await?;
+    let world = World { parts };
     let granted = runs::decide_attempt(&world, parts.lifecycle_host(), holder, request).await?;
     print(&turn::sign(parts, holder, &granted)?)
 }

@@ -18,27 +18,21 @@ use cotal_wire::{
     },
 };
 
-use super::{Parts, RunObserver};
-use crate::manager::issuing::{Issuing, manager_instance};
+use super::Parts;
+use crate::manager::issuing::manager_instance;
 
 /// The cluster that a manager's commands are declared in.
 const MANAGER_CLUSTER: &str = "ai.cotal.manager";
 
-/// One request's view of the world: the issuing connection, and what was heard on it.
+/// One request's view of the world. It reads nothing before it is asked.
 pub(super) struct World<'a> {
-    parts: &'a Parts,
-    issuing: &'a Issuing,
-    observer: &'a RunObserver,
+    pub(super) parts: &'a Parts,
 }
 
-impl<'a> World<'a> {
-    pub(super) async fn of(parts: &'a Parts) -> Result<Self, EpError> {
-        Ok(Self { parts, issuing: parts.issuing().await?, observer: parts.run_observer().await? })
-    }
-
+impl World<'_> {
     /// The admission bucket, its shape proved anew: drift refuses before anything of it is believed.
     async fn rows(&self) -> Result<RunRows, EpError> {
-        RunRows::bind(self.issuing.connection(), &self.parts.space).await
+        RunRows::bind(self.parts.issuing().await?.connection(), &self.parts.space).await
     }
 }
 
@@ -57,11 +51,11 @@ impl RunWorld for World<'_> {
     }
 
     async fn take_served(&self, subject: &str) -> Result<Option<ObservedRequest>, EpError> {
-        self.observer.take_served(subject).await
+        self.parts.run_observer().await?.take_served(subject).await
     }
 
     async fn take_cancel(&self, subject: &str) -> Result<Option<ObservedRequest>, EpError> {
-        self.observer.take_cancel(subject).await
+        self.parts.run_observer().await?.take_cancel(subject).await
     }
 
     async fn resolve(&self, authority: &IssuedAuthorityRef) -> Result<ResolvedAuthority, EpError> {
@@ -78,8 +72,8 @@ impl RunWorld for World<'_> {
     ) -> Result<Option<DeclaredContract>, EpError> {
         let at = manager_instance(instance);
         let registered = (owner, registration);
-        let declared =
-            declared_command(self.issuing.registry(), &at, registered, MANAGER_CLUSTER, command).await?;
+        let registry = self.parts.issuing().await?.registry();
+        let declared = declared_command(registry, &at, registered, MANAGER_CLUSTER, command).await?;
         Ok(declared.as_ref().map(DeclaredContract::from))
     }
 
