@@ -55,7 +55,7 @@ impl Evictor for Gone {
     }
 }
 
-async fn register(house: &House, manager: &TestManager) -> Result<()> {
+pub(crate) async fn register(house: &House, manager: &TestManager) -> Result<()> {
     let registry = Registry::bind(house.connection(), &house.space.space).await?;
     let at = EndpointInstance { endpoint: manager.endpoint().token(), instance: manager.instance.clone() };
     let artifacts = manager.artifacts();

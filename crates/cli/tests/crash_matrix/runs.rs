@@ -2,18 +2,9 @@
 //! is pinned to the run. What was seen of a request dies with the process, so its caller asks again before its manager forwards
 //! it again. An attempt writes nothing: it is asked for at the end of each.
 
-use std::collections::BTreeSet;
-
 use anyhow::{Result, ensure};
 use async_trait::async_trait;
-use cotal_authority::{
-    evict::{Eviction, Evictor},
-    issued::with_issuer_session,
-    registration::{
-        EndpointInstance, OwnName, Registration, Registry, gate, own::publish, register::EVICTION_SWEEP,
-        register_service_instance,
-    },
-};
+use cotal_authority::issued::with_issuer_session;
 use cotal_ledger::{GrantInput, Ledger};
 use cotal_testkit::{
     manager::TestManager,
@@ -24,17 +15,16 @@ use cotal_trust::{
     system::{SystemClock, SystemEntropy},
 };
 use cotal_wire::{
-    Actor, Generation, LifecycleUid, OpId, Permissions, Principal, Rules, User,
-    manager_authority::{
-        Kind, Operation as Asks, RUN_CANCEL, RUN_START, RUN_SUBMIT, RunId, SubmissionId, serve_principal,
-    },
-    rows::{IssuedAuthorityRef, IssuedEvidence, IssuedPermissions, RunSubmissionRow, ServiceSpec, SourceRef},
+    Actor, Generation, LifecycleUid, Permissions, Principal, Rules, User,
+    manager_authority::{Kind, Operation as Asks, RUN_CANCEL, RUN_START, RUN_SUBMIT, RunId, SubmissionId},
+    rows::{IssuedAuthorityRef, IssuedEvidence, IssuedPermissions, RunSubmissionRow, SourceRef},
 };
 use serde_json::{Value, json};
 
 use crate::{
     house::{House, WITHIN},
     journal::hold_to,
+    manager::register,
     service::Operation,
 };
 
@@ -62,42 +52,6 @@ pub(crate) struct Served {
     subject: String,
     published: Value,
     body: Value,
-}
-
-/// Nobody serves here.
-struct Gone;
-
-#[async_trait]
-impl Evictor for Gone {
-    async fn evict(&self, principals: &BTreeSet<Principal>) -> Vec<Eviction> {
-        let gone = |one: &Principal| Eviction {
-            verified_gone: true,
-            scan_complete: true,
-            note: None,
-            ..Eviction::unverified(one, "")
-        };
-        principals.iter().map(gone).collect()
-    }
-}
-
-async fn register(house: &House, manager: &TestManager) -> Result<()> {
-    let registry = Registry::bind(house.connection(), &house.space.space).await?;
-    let at = EndpointInstance { endpoint: manager.endpoint().token(), instance: manager.instance.clone() };
-    let artifacts = manager.artifacts();
-    publish(&registry, &artifacts).await?;
-    gate::provision(registry.stores(), &at, &serve_principal(&manager.owner, &manager.instance)).await?;
-    let names = OwnName { name: manager.endpoint(), owner: manager.owner.clone() };
-    let registration = Registration {
-        at: &at,
-        spec: &ServiceSpec::new(&names.name, &names.owner, vec![artifacts[1].digest().clone()])?,
-        registrant: &manager.owner,
-        op: &OpId::mint(&SystemEntropy),
-        names: &names,
-        evictor: &Gone,
-        eviction_sweep: EVICTION_SWEEP,
-    };
-    register_service_instance(&registry, &registration).await?;
-    Ok(())
 }
 
 /// Issues authority that permits every subject of the space.
@@ -155,12 +109,12 @@ impl Served {
             body: Value::Null,
         };
         let activate = served.manager.request(Asks::Activate, &json!({}));
-        let answer = house.ok(ROUTE, &served.asks(house, activate)).await?;
+        let answer = house.ok(ROUTE, &served.asks(house, &activate)).await?;
         served.proof = answer["nextRegistrationProof"].clone();
         Ok(served)
     }
 
-    fn asks(&self, house: &House, request: Value) -> Value {
+    fn asks(&self, house: &House, request: &Value) -> Value {
         json!({ "idpToken": house.idp_token(&self.sub), "request": request })
     }
 
@@ -181,7 +135,7 @@ impl Served {
             Kind::RunCancel => json!({ "cancel": { "runId": run, "subject": subject } }),
             _ => json!({ "run": { "runId": run, "subject": subject } }),
         };
-        self.body = self.asks(house, self.manager.run_request(kind, 0, &self.proof, &payload));
+        self.body = self.asks(house, &self.manager.run_request(kind, 0, &self.proof, &payload));
     }
 
     /// The caller asks; the broker has it.
@@ -199,7 +153,7 @@ impl Served {
         });
         let payload = json!({ "attempt": attempt });
         let request = self.manager.run_request(Kind::RunAttempt, 0, &self.proof, &payload);
-        tokio::time::timeout(WITHIN, house.post(ROUTE, &self.asks(house, request))).await?
+        tokio::time::timeout(WITHIN, house.post(ROUTE, &self.asks(house, &request))).await?
     }
 }
 
