@@ -66,12 +66,12 @@ fn parse(kind: Kind, request: &EsValue, holder: HolderKind) -> Result<Parsed, Ep
             RuntimeRequest::parse(request, kind).map(|parsed| of(parsed.envelope))
         }
         Kind::RetainedAgentValidation => RetainedAgentRequest::parse(request, holder).map(|parsed| {
-            let shown = format!("{parsed:?}");
-            let secrets = [&parsed.actor_token, &parsed.sentinel_creds];
-            assert!(
-                secrets.iter().all(|secret| secret.len() < 40 || !shown.contains(secret.as_str())),
-                "a secret is shown"
-            );
+            let of_others = RetainedAgentRequest {
+                actor_token: "another token".to_owned(),
+                sentinel_creds: "other credentials".to_owned(),
+                ..parsed.clone()
+            };
+            assert_eq!(format!("{parsed:?}"), format!("{of_others:?}"), "a secret is shown");
             of(parsed.envelope)
         }),
         Kind::GoalIndexScan => GoalIndexRequest::parse(request).map(|parsed| of(parsed.envelope)),
