@@ -285,6 +285,9 @@ impl ObserveAssignment for Assigns {
     }
 }
 
+/// What is wrong with an envelope, and how it comes to be so.
+type Change = (&'static str, fn(&mut Value));
+
 #[tokio::test]
 async fn the_platforms_own_manager_is_served_under_its_assignment_alone() {
     let stage = Stage::start().await;
@@ -320,7 +323,6 @@ async fn the_platforms_own_manager_is_served_under_its_assignment_alone() {
     let mut managed = good.clone();
     managed["request"]["kind"] = json!("manager-managed-agent-enrollment");
     assert_eq!(code(ask(managed).await), EpCode::Unimplemented);
-    type Change = (&'static str, fn(&mut Value));
     let denied: [Change; 5] = [
         ("space", |envelope| envelope["space"] = json!("other")),
         ("revision", |envelope| envelope["assignmentRevision"] = json!(5)),
