@@ -298,8 +298,7 @@ mod tests {
                 unsigned.operation.rule().proof == cotal_wire::manager_authority::Proof::CurrentRegistration;
             let proof = match (self.proof, is_keyed) {
                 (Given::Wanted, false) => Some(unkeyed(artifacts)),
-                (Given::Wanted, true) => Some(keyed(REVISION)),
-                (Given::OfTheOtherKind, false) => Some(keyed(REVISION)),
+                (Given::Wanted, true) | (Given::OfTheOtherKind, false) => Some(keyed(REVISION)),
                 (Given::OfTheOtherKind, true) => Some(unkeyed(&[])),
                 (Given::Stale, _) => Some(keyed(REVISION - 1)),
                 (Given::Garbage, _) => None,
@@ -370,7 +369,7 @@ mod tests {
                 w,
                 "principal",
                 json!(serve_principal(&owner("b"), &InstanceId::parse(INSTANCE).unwrap())),
-            )
+            );
         },
         EpCode::PermissionDenied,
         "another principal",

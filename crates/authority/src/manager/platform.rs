@@ -244,8 +244,11 @@ mod tests {
         OpId::parse(&"o".repeat(26)).unwrap()
     }
 
+    /// A rule's name, and how it is broken.
+    type Break<T> = (&'static str, fn(&mut T));
+
     /// From each rule on every later one is broken too: the refusal must be that rule's.
-    fn in_order<T>(breaks: &[(&str, fn(&mut T))], good: &T, decide: impl Fn(&T) -> Result<(), EpError>)
+    fn in_order<T>(breaks: &[Break<T>], good: &T, decide: impl Fn(&T) -> Result<(), EpError>)
     where
         T: Clone,
     {
