@@ -11,7 +11,6 @@ use cotal_authority::manager::Holder;
 use cotal_wire::{Actor, EpCode, EpError, es_value::EsValue};
 use http::{StatusCode, request::Parts};
 use hyper::body::Body;
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
@@ -22,6 +21,7 @@ use super::{
 };
 use crate::{
     bridge::{BridgeHooks, BridgeRefusal},
+    manager::Answer,
     openapi::manager::{ManagerRequest, ManagerResult},
 };
 
@@ -149,7 +149,7 @@ where
 }
 
 /// Steps 7 to 11 of contract 06 §2.
-async fn decide(face: &Face, body: &EsValue) -> Result<Value, Refusal> {
+async fn decide(face: &Face, body: &EsValue) -> Result<Answer, Refusal> {
     let member = |name: &str| body.as_object().and_then(|body| body.get(name));
     let idp_token = member("idpToken")
         .and_then(EsValue::as_text)

@@ -15,18 +15,14 @@ use cotal_wire::{
     grants::endpoint_serve,
     manager_authority::{MaintenanceRequest, MaintenanceResult, Mend, Mended},
 };
-use serde_json::Value;
 
-use super::{
-    Parts,
-    observed::{answer, decided_at_gate},
-};
+use super::{Answer, Parts, observed::decided_at_gate, print};
 
 /// Lifetime of the credential that reconciles, in seconds.
 const EXECUTOR_TTL_SECS: u64 = 60;
 
 /// Evicts holders of the manager's own credential family, or reconciles a gate that a dead registration left frozen.
-pub(super) async fn mend(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
+pub(super) async fn mend(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Answer, EpError> {
     let request = MaintenanceRequest::parse(request)?;
     let target = &request.target_instance_id;
     decided_at_gate(parts, target, |gate| decide_maintenance(parts.host(), holder, &request, gate)).await?;
@@ -37,7 +33,7 @@ pub(super) async fn mend(parts: &Parts, holder: &Holder, request: &EsValue) -> R
         }
         Mend::Reconcile => Mended::Reconciled(Box::new(reconciliation(&reconcile(parts, target).await?))),
     };
-    answer(&MaintenanceResult { owner: holder.owner().clone(), request, outcome })
+    print(&MaintenanceResult { owner: holder.owner().clone(), request, outcome })
 }
 
 /// All of them in one sweep; one result for each, in the order in which they were named. What cannot be proved is told as

@@ -20,16 +20,24 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cotal_authority::manager::Holder;
 use cotal_wire::{EpError, es_value::EsValue, manager_authority::Kind};
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 
 pub(crate) use parts::{Parts, PartsInputs};
 pub(crate) use verify::VerifiedAgent;
+
+/// What a request is answered with: JSON in the contract's order of members, which managers compare (contract 08 §8.3).
+pub(crate) type Answer = Box<RawValue>;
+
+fn print(result: &impl Serialize) -> Result<Answer, EpError> {
+    to_raw_value(result).map_err(|_| EpError::internal("an answer to a manager is plain data"))
+}
 
 /// What answers the requests of remote managers, for the routes and doors that prove who asks.
 #[async_trait]
 pub(crate) trait AnswerManagers: Send + Sync {
     /// Decides a request by its kind and executes it; the result in the contract's shape.
-    async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Value, EpError>;
+    async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Answer, EpError>;
 
     /// Decides a request of one of the four kinds about managed agents, and does nothing.
     async fn verify_agent(
@@ -66,7 +74,7 @@ impl ManagerAuthority {
 impl AnswerManagers for ManagerAuthority {
     /// `holder` is what the route or door proved of who asks. A fenced plane refuses first; a kind that this service does
     /// not serve is `unimplemented`; anything else that names no kind is refused by the parser of the manager's lifecycle.
-    async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
+    async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Answer, EpError> {
         let parts = &*self.parts;
         parts.plane.check_open()?;
         // A manager that was granted what it serves with has asked here before: from then on its callers are heard.
@@ -111,4 +119,21 @@ impl AnswerManagers for ManagerAuthority {
 fn kind_of(request: &EsValue) -> Kind {
     let named = request.as_object().and_then(|object| object.get("kind")).and_then(EsValue::as_text);
     named.and_then(Kind::from_name).unwrap_or(Kind::Service)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_keeps_the_order_of_its_members() {
+        #[derive(Serialize)]
+        struct Echoed {
+            v: u64,
+            kind: &'static str,
+            actor: &'static str,
+        }
+        let answer = print(&Echoed { v: 1, kind: "k", actor: "a" }).unwrap();
+        assert_eq!(answer.get(), r#"{"v":1,"kind":"k","actor":"a"}"#);
+    }
 }

@@ -2,8 +2,6 @@
 
 use cotal_authority::registration::{EndpointInstance, gate};
 use cotal_wire::{EndpointName, EpCode, EpError, InstanceId, rows::EndpointGate};
-use serde::Serialize;
-use serde_json::Value;
 
 use super::Parts;
 
@@ -24,10 +22,4 @@ pub(super) async fn decided_at_gate<T>(
     let at = EndpointInstance { endpoint: EndpointName::manager().token(), instance: instance.clone() };
     let seen = gate::observe(parts.plane.stores(), &at).await?;
     decide(seen.as_ref().map(|seen| &seen.gate))
-}
-
-/// A result, as the routes and doors answer it.
-pub(super) fn answer(result: &impl Serialize) -> Result<Value, EpError> {
-    serde_json::to_value(result)
-        .map_err(|error| EpError::internal(format!("a result cannot be printed: {error}")))
 }

@@ -7,21 +7,17 @@ use cotal_wire::{
     es_value::EsValue,
     manager_authority::{AdminRequest, AdminResult, GoalIndexRequest, GoalIndexResult, Incarnation},
 };
-use serde_json::Value;
 
-use super::{
-    Parts,
-    observed::{answer, decided_at_gate},
-};
+use super::{Answer, Parts, observed::decided_at_gate, print};
 
 /// The goals of the holder's own owner, whoever's the request would have: it has no filter.
-pub(super) async fn scan_goals(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
+pub(super) async fn scan_goals(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Answer, EpError> {
     let request = GoalIndexRequest::parse(request)?;
     let instance = &request.envelope.instance_id;
     decided_at_gate(parts, instance, |gate| decide_goal_index_scan(parts.host(), holder, &request, gate))
         .await?;
     let goals = parts.plane.goal_index(holder.owner()).await?;
-    answer(&GoalIndexResult::answer(&request, holder.owner(), goals))
+    print(&GoalIndexResult::answer(&request, holder.owner(), goals))
 }
 
 /// Whether a caller is an admin of the manager's owner, as the ledger says now.
@@ -29,14 +25,14 @@ pub(super) async fn authorize_admin(
     parts: &Parts,
     holder: &Holder,
     request: &EsValue,
-) -> Result<Value, EpError> {
+) -> Result<Answer, EpError> {
     let request = AdminRequest::parse(request, holder.kind())?;
     let instance = &request.envelope.instance_id;
     decided_at_gate(parts, instance, |gate| decide_admin_authorization(parts.host(), holder, &request, gate))
         .await?;
     let row = row_of(parts, &request.caller).await?;
     let authorized = is_admin(holder, &request, row.as_ref());
-    answer(&AdminResult { request, owner: holder.owner().clone(), authorized })
+    print(&AdminResult { request, owner: holder.owner().clone(), authorized })
 }
 
 /// The caller's row of either kind. A ledger that cannot be read fails the question: it never answers `false` by itself.

@@ -11,7 +11,7 @@ use cotal_wire::{
     manager_authority::{PlatformControlRequest, serve_principal},
     rows::EndpointGate,
 };
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::{
     AssignmentState, Platform,
@@ -49,7 +49,7 @@ impl PlatformControlDoor {
     /// envelope; `unimplemented` for the kinds about managed agents; `permission-denied` for everything that the assignment
     /// does not cover; `failed-precondition` while the instance that had it before is registered; past all that, what the
     /// kind itself refuses. It runs to its end when its caller does not wait, and a close of the context waits for it.
-    pub async fn authority(&self, envelope: &[u8]) -> Result<Value, EpError> {
+    pub async fn authority(&self, envelope: &[u8]) -> Result<Box<RawValue>, EpError> {
         let entered = self.service.enter()?;
         let envelope = parse(envelope)?;
         let door = self.clone();
@@ -62,7 +62,7 @@ impl PlatformControlDoor {
             .unwrap_or_else(|_| Err(EpError::internal("platform: the request did not run to its end")))
     }
 
-    async fn serve(&self, envelope: &EsValue) -> Result<Value, EpError> {
+    async fn serve(&self, envelope: &EsValue) -> Result<Box<RawValue>, EpError> {
         let request = PlatformControlRequest::parse(envelope)?;
         let parts = self.service.parts();
         let context = PlatformContext { space: &parts.space, account: &parts.data_account };

@@ -24,7 +24,7 @@ use cotal_wire::{
     manager_authority::{PlatformSupervisorRequest, StandingRole, serve_principal},
     rows::IssuedPermissions,
 };
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 use super::control::{observe, parse};
 use crate::{handle::AuthService, manager::AnswerManagers};
@@ -134,7 +134,7 @@ impl PlatformSupervisorDoor {
     ///
     /// `unavailable` when the context is not ready or a record cannot be read; `bad-request` for a text that is no envelope;
     /// `permission-denied` for everything that the assignment does not cover; past it, what the operation itself refuses.
-    pub async fn request(&self, envelope: &[u8]) -> Result<Value, EpError> {
+    pub async fn request(&self, envelope: &[u8]) -> Result<Box<RawValue>, EpError> {
         let entered = self.doors.service.enter()?;
         let envelope = parse(envelope)?;
         let door = self.clone();
@@ -148,7 +148,7 @@ impl PlatformSupervisorDoor {
             .unwrap_or_else(|_| Err(EpError::internal("platform: the request did not run to its end")))
     }
 
-    async fn serve(&self, envelope: &EsValue) -> Result<Value, EpError> {
+    async fn serve(&self, envelope: &EsValue) -> Result<Box<RawValue>, EpError> {
         let request = PlatformSupervisorRequest::parse(envelope)?;
         if request.owner != Owner::from(&self.owner) {
             return Err(EpError::permission_denied(
@@ -171,9 +171,11 @@ impl PlatformSupervisorDoor {
         let holder =
             Holder::Supervisor { owner: request.owner.clone(), instance: assignment.instance.clone(), until };
         let result = parts.manager.dispatch(&holder, request.request).await?;
-        check_expiries(&result, until)?;
+        let issued: Value = serde_json::from_str(result.get())
+            .map_err(|_| EpError::internal("platform: an answer is no JSON"))?;
+        check_expiries(&issued, until)?;
         for role in SupervisedDuty::ROLES {
-            let Some(jwt) = credential(&result, role) else { continue };
+            let Some(jwt) = credential(&issued, role) else { continue };
             let wanted = request.service.envelope.identities.of(role).as_str();
             let ceiling = ceiling_of(jwt, wanted)?;
             parts.issuer.record_supervised(&duty(&assignment, role), ceiling, until, now).await?;

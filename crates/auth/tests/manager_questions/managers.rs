@@ -77,13 +77,13 @@ impl Managers {
     }
 
     /// A manager of an owner, that nobody has heard of.
-    pub(crate) fn new(&self, owner: impl Into<Owner>) -> Manager {
+    pub(crate) fn unheard(owner: impl Into<Owner>) -> Manager {
         let (owner, instance) = (owner.into(), InstanceId::mint(&SystemEntropy));
         let principal = serve_principal(&owner, &instance);
-        self.of_principal(owner, instance, principal)
+        Self::of_principal(owner, instance, principal)
     }
 
-    pub(crate) fn of_principal(&self, owner: Owner, instance: InstanceId, principal: Principal) -> Manager {
+    pub(crate) fn of_principal(owner: Owner, instance: InstanceId, principal: Principal) -> Manager {
         let key = |role: StandingRole| {
             (role.as_str(), Seed::<User>::generate(&SystemEntropy).public().as_str().to_owned())
         };
@@ -159,7 +159,7 @@ impl Managers {
 
     /// A manager that serves.
     pub(crate) async fn live(&self, owner: impl Into<Owner>) -> Manager {
-        let manager = self.new(owner);
+        let manager = Self::unheard(owner);
         self.serve(&manager).await;
         manager
     }

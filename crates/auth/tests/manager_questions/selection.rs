@@ -70,6 +70,8 @@ fn id(manager: &Manager) -> &InstanceId {
     &manager.at.instance
 }
 
+/// As an exchange answers that is bound to it.
+#[allow(clippy::unnecessary_wraps, reason = "compared with an answer that may be a refusal")]
 fn live(manager: &Manager) -> Result<String, String> {
     Ok(id(manager).to_string())
 }
@@ -81,7 +83,7 @@ async fn a_named_instance_is_bound_to_as_a_candidate_and_told_what_else_it_is() 
         stage.grant_human(sub, "cli", &["spawn"], &["general"]);
     }
     let (asked, managers) = (Asked::start(&stage).await, Managers::of(&stage));
-    let manager = managers.new(&stage.owner_of("alice"));
+    let manager = Managers::unheard(stage.owner_of("alice"));
     let told = async |sub: &str| asked.bound(sub, Some(id(&manager))).await;
     let is = |verdict: &str| Err(format!("manager instance {} is {verdict}", id(&manager)));
 
@@ -241,7 +243,7 @@ async fn local(stage: &Stage, managers: &Managers) -> Manager {
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::copy(scratch.path().join(AUTH_INSTANCE_FILE), dir.join(MANAGER_INSTANCE_FILE)).unwrap();
     let serve = Principal::new(Owner::local(), Actor::parse(identity.serve.public().as_str()).unwrap());
-    let manager = managers.of_principal(Owner::local(), identity.instance.clone(), serve);
+    let manager = Managers::of_principal(Owner::local(), identity.instance.clone(), serve);
     managers.serve(&manager).await;
     manager
 }

@@ -26,7 +26,7 @@ use cotal_wire::{
     Space, UnixMillis, es_value::EsValue, manager_authority::Kind,
 };
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::to_raw_value};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -44,7 +44,7 @@ use crate::{
         listener::Listener,
         seats::Seats,
     },
-    manager::{AnswerManagers, VerifiedAgent},
+    manager::{self, AnswerManagers, VerifiedAgent},
     managers::{ManagerDirectory, ManagerInstance, SelectionArm, SelectionRefusal},
     sessions::NoSessions,
     user_tokens::create_user_token_issuer,
@@ -272,7 +272,7 @@ impl Authority {
 
 #[async_trait]
 impl AnswerManagers for Authority {
-    async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
+    async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<manager::Answer, EpError> {
         self.asked.lock().push((holder.clone(), request.stringify()));
         assert!(!self.dies.load(Ordering::SeqCst), "a defect of the dispatch");
         let answer = self.answers.lock().clone();
@@ -280,7 +280,9 @@ impl AnswerManagers for Authority {
             self.held.notify_one();
             self.released.notified().await;
         }
-        answer.unwrap_or_else(|| Err(EpError::unimplemented("this house serves no managers")))
+        let answer =
+            answer.unwrap_or_else(|| Err(EpError::unimplemented("this house serves no managers")))?;
+        Ok(to_raw_value(&answer).unwrap())
     }
 
     async fn verify_agent(

@@ -6,16 +6,16 @@ use cotal_wire::{
     es_value::EsValue,
     manager_authority::{AgentMaterial, EnrollmentRequest, EnrollmentResult},
 };
-use serde_json::Value;
 
-use super::{super::Parts, person, to_value};
+use super::{super::Parts, person};
+use crate::manager::{Answer, print};
 
 /// The public face first: without one, an enrolled agent had nowhere to exchange its token.
 pub(in crate::manager) async fn enroll(
     parts: &Parts,
     holder: &Holder,
     request: &EsValue,
-) -> Result<Value, EpError> {
+) -> Result<Answer, EpError> {
     let exchange_url = parts.exchange_url()?.to_owned();
     let request = EnrollmentRequest::parse(request)?;
     may_enroll(parts.host(), holder, &request)?;
@@ -33,5 +33,5 @@ pub(in crate::manager) async fn enroll(
         allow_publish: enrolled.allow_publish,
         agent_bearer_exchange_url: exchange_url,
     };
-    to_value(&EnrollmentResult::answer(&request, holder.owner(), material))
+    print(&EnrollmentResult::answer(&request, holder.owner(), material))
 }

@@ -8,8 +8,6 @@ mod prepare_retirement;
 mod validate_retained;
 
 use cotal_wire::{DerivedOwner, EpError, Owner};
-use serde::Serialize;
-use serde_json::Value;
 
 pub(super) use enroll::enroll;
 pub(super) use prepare_retirement::prepare_retirement;
@@ -20,9 +18,4 @@ fn person(owner: &Owner) -> Result<DerivedOwner, EpError> {
     DerivedOwner::parse(owner.as_str()).map_err(|_| {
         EpError::permission_denied("managed agents are enrolled and retired for an owner who signed in")
     })
-}
-
-fn to_value(result: &impl Serialize) -> Result<Value, EpError> {
-    serde_json::to_value(result)
-        .map_err(|error| EpError::internal(format!("the result has no JSON: {error}")))
 }

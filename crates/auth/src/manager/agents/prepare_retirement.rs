@@ -9,16 +9,16 @@ use cotal_wire::{
     es_value::EsValue,
     manager_authority::{PrepareRetirementRequest, PrepareRetirementResult},
 };
-use serde_json::Value;
 
-use super::{super::Parts, person, to_value};
+use super::{super::Parts, person};
+use crate::manager::{Answer, print};
 
 /// Answers alike whether this call prepared it, an earlier one did, or the name is a successor's.
 pub(in crate::manager) async fn prepare_retirement(
     parts: &Parts,
     holder: &Holder,
     request: &EsValue,
-) -> Result<Value, EpError> {
+) -> Result<Answer, EpError> {
     let request = PrepareRetirementRequest::parse(request)?;
     may_prepare_retirement(parts.host(), holder, &request)?;
     let gate = parts.manager_gate(&request.envelope.instance_id).await?;
@@ -26,5 +26,5 @@ pub(in crate::manager) async fn prepare_retirement(
     let alias = Alias { owner: person(&request.target.owner)?, actor: request.target.actor.clone() };
     let found = parts.agents.prepare_retirement(&alias, &request.target.lifecycle_uid).await?;
     tracing::info!(space = %parts.space, agent = %alias.principal(), ?found, "a managed retirement was prepared");
-    to_value(&PrepareRetirementResult::answer(&request, holder.owner()))
+    print(&PrepareRetirementResult::answer(&request, holder.owner()))
 }

@@ -12,10 +12,10 @@ use cotal_wire::{
     es_value::EsValue,
     manager_authority::{RetainedAgentRequest, RetainedAgentResult, RetainedAuthority},
 };
-use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::{super::Parts, to_value};
+use super::super::Parts;
+use crate::manager::{Answer, print};
 
 /// The sentinel, then the token with its envelope, then the incarnation. That the bearer issuer is this space's was
 /// checked when the service started, and it signs with no other.
@@ -23,7 +23,7 @@ pub(in crate::manager) async fn validate_retained(
     parts: &Parts,
     holder: &Holder,
     request: &EsValue,
-) -> Result<Value, EpError> {
+) -> Result<Answer, EpError> {
     let request = RetainedAgentRequest::parse(request, holder.kind())?;
     may_validate_retained(parts.host(), holder, &request)?;
     let gate = parts.manager_gate(&request.envelope.instance_id).await?;
@@ -36,7 +36,7 @@ pub(in crate::manager) async fn validate_retained(
     if grant.lifecycle_uid != request.target.lifecycle_uid {
         return Err(EpError::conflict("the retained token is of another incarnation than the target"));
     }
-    to_value(&RetainedAgentResult::answer(&request, holder.owner(), authority(grant)?))
+    print(&RetainedAgentResult::answer(&request, holder.owner(), authority(grant)?))
 }
 
 /// What the token opens. The row is of the target's owner and actor, because it was looked up by them.

@@ -28,9 +28,9 @@ use cotal_wire::{
         RenewedRun, RequestedRetirement, ServedSession, ServiceRequest, Takeover, serve_principal,
     },
 };
-use serde_json::Value;
 
 use super::Parts;
+use crate::manager::{Answer, print};
 use duties::Duties;
 use mint::Minting;
 
@@ -44,7 +44,7 @@ type Issued = Vec<(CredentialName, IssuedJwt)>;
 
 /// Decides a request of the lifecycle and grants what it is for. Nothing that is granted outlives the assignment that the
 /// holder acts under (contract 06 §14.2).
-pub(super) async fn issue(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Value, EpError> {
+pub(super) async fn issue(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Answer, EpError> {
     let request = ServiceRequest::parse(request, holder.kind())?;
     let host = parts.lifecycle_host();
     decide_asking(host, holder, &request)?;
@@ -64,7 +64,7 @@ pub(super) async fn issue(parts: &Parts, holder: &Holder, request: &EsValue) -> 
     parts.plane.check_open()?;
     let material =
         RemoteManagerAuthorityMaterial::answer(&request, holder.owner(), issued_at, next, credentials);
-    serde_json::to_value(&material).map_err(|_| EpError::internal("the material is JSON"))
+    print(&material)
 }
 
 /// One decided request.
