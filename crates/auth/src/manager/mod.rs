@@ -78,7 +78,9 @@ impl AnswerManagers for ManagerAuthority {
         let parts = &*self.parts;
         parts.plane.check_open()?;
         // A manager that was granted what it serves with has asked here before: from then on its callers are heard.
-        if let Err(refusal) = parts.run_observer().await {
+        if holder.may_supervise(instance_of(request)).is_ok()
+            && let Err(refusal) = parts.run_observer().await
+        {
             tracing::warn!(space = %parts.space, %refusal, "what managers are asked about runs is not heard");
         }
         match kind_of(request) {
@@ -113,6 +115,12 @@ impl AnswerManagers for ManagerAuthority {
         self.parts.plane.check_open()?;
         verify::decide(&self.parts, holder, kind, request).await
     }
+}
+
+/// The instance that a request names, unread.
+fn instance_of(request: &EsValue) -> &str {
+    let named = request.as_object().and_then(|object| object.get("instanceId")).and_then(EsValue::as_text);
+    named.unwrap_or_default()
 }
 
 /// The kind that a request names. One that names none is the lifecycle's: its closed parser refuses it.

@@ -166,8 +166,8 @@ pub(crate) fn words(rule: Rule) -> [&'static str; 5] {
         Proof::CurrentRegistration => "keyed",
     };
     let gate = match rule.gate {
+        Gate::AbsentOrOwn => "absent, or its own",
         Gate::NotRead => "not read",
-        Gate::Present => "present",
         Gate::Open => "open",
         Gate::OpenAndReadAgain => "open, and read again",
         Gate::NotRetired => "not retired",

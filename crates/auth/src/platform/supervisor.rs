@@ -180,7 +180,24 @@ impl PlatformSupervisorDoor {
             let ceiling = ceiling_of(jwt, wanted)?;
             parts.issuer.record_supervised(&duty(&assignment, role), ceiling, until, now).await?;
         }
+        // An end that came meanwhile found nothing recorded yet: what was minted is not handed out, and ends.
+        if let Err(refusal) = self.still_assigned(&request).await {
+            for role in SupervisedDuty::ROLES {
+                parts.issuer.end_supervised(&duty(&assignment, role)).await?;
+            }
+            return Err(refusal);
+        }
         Ok(result)
+    }
+}
+
+impl PlatformSupervisorDoor {
+    async fn still_assigned(&self, request: &PlatformSupervisorRequest<'_>) -> Result<(), EpError> {
+        let assignment = self.doors.assignment(&self.owner).await?;
+        assignment.check(self.doors.context(), request, self.doors.service.parts().clock.now_secs())?;
+        let gate =
+            observe(&self.doors.service, &EndpointName::manager().token(), &assignment.instance).await?;
+        assignment.check_gate(gate.as_ref())
     }
 }
 

@@ -106,7 +106,9 @@ pub fn decide_at_gate(
             of_owner(gate, owner, &envelope.instance_id)?;
             proved(gate, envelope, owner, host.proof)
         }
-        Payload::Session(_) | Payload::None => Ok(()),
+        Payload::Session(_) => Ok(()),
+        // Its executor writes the gate of the instance that it names: somebody else's stays out of reach.
+        Payload::None => gate.map_or(Ok(()), |gate| of_owner(gate, owner, &envelope.instance_id)),
     }
 }
 

@@ -29,7 +29,7 @@ use cotal_wire::{
 };
 
 pub use admission::{admit, submit};
-pub use attempt::{GrantedTurn, TurnPins, decide_attempt};
+pub use attempt::{GrantedTurn, TurnPins, decide_attempt, decide_renewed_run};
 pub use ending::{cancel, revoke};
 pub use observations::{Limits, OVERHEAD, ObservationTable, WINDOW_MS};
 

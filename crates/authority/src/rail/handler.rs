@@ -13,6 +13,9 @@ use serde_json::{Map, Value, json};
 
 use crate::{drain::Retiring, flights::Flight, head::HeadAt, retirement::RetirementReport};
 
+/// How the rail refuses the retirement of an incarnation that never began: nobody signed in as it, so nothing is to be retired.
+pub const NEVER_ACTIVATED: &str = "retire-lifecycle: the target was never activated";
+
 /// What the rail reads of the authority, and where it starts or joins a barrier.
 #[async_trait]
 pub trait RetireOnRail: Send + Sync {
@@ -122,7 +125,7 @@ pub(super) async fn admit(
     authorize(port, caller, args).await?;
 
     let Some(HeadAt { head, .. }) = port.head(principal).await? else {
-        return Err(EpError::failed_precondition("retire-lifecycle: the target was never activated"));
+        return Err(EpError::failed_precondition(NEVER_ACTIVATED));
     };
     if head.lifecycle_uid() != uid {
         return Err(EpError::new(

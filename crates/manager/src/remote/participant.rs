@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use cotal_authority::registration::register::Serving;
+use cotal_authority::{rail::NEVER_ACTIVATED, registration::register::Serving};
 use cotal_broker::{Connection, CredsConnector, Custody};
 use cotal_trust::{creds::Creds, nkey::Seed};
 use cotal_wire::{
@@ -370,20 +370,13 @@ impl Active {
 
     /// The second half: the barrier, and the secret.
     ///
-    /// The rail refuses `failed-precondition` for an agent that never signed in: no lifecycle began, and with its grant gone
-    /// none will. The same code says that this manager is not registered, so it counts only when the host has said twice,
-    /// by issuing a requester, that it is.
+    /// An agent that never signed in has nothing to retire: no lifecycle began, and with its grant gone none will. The rail
+    /// says so in one sentence; whatever else it refuses keeps the secret, and the name held (contract 08 §8.6).
     pub async fn finish_retirement(&self, agent: &Incarnation) -> Result<(), RemoteError> {
-        if let Err(first) = self.ask_for_the_end(agent).await? {
-            let again = if first.code == EpCode::FailedPrecondition {
-                self.ask_for_the_end(agent).await?
-            } else {
-                Err(first)
-            };
-            match again {
-                Err(refusal) if refusal.code != EpCode::FailedPrecondition => return Err(refusal.into()),
-                Ok(()) | Err(_) => {}
-            }
+        if let Err(refusal) = self.ask_for_the_end(agent).await?
+            && (refusal.code != EpCode::FailedPrecondition || refusal.message != NEVER_ACTIVATED)
+        {
+            return Err(refusal.into());
         }
         Ok(self.secrets.retired(&agent.actor, &agent.lifecycle_uid)?)
     }

@@ -1,8 +1,8 @@
 //! The five standing credentials, kept alive (contract 08 §8.5): all or nothing.
 //!
 //! Half-way through the shortest of them, a little earlier by chance so that a thousand managers do not ask in step, the
-//! host is asked for all five at the epoch that is served. Only when each of the five has opened a connection, and the epoch
-//! is still the one that was asked at, are they taken, all of them, and pushed to the connections that stand. Whatever goes
+//! host is asked for all five at the epoch that is served. One incarnation has one epoch, and the host refuses a request of
+//! another. Only when each of the five has opened a connection are they taken, all of them, and pushed to the connections that stand. Whatever goes
 //! wrong before that leaves every last-good credential in place, and a debt: until a renewal has paid it, none is skipped.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};

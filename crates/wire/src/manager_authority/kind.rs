@@ -190,8 +190,8 @@ impl Operation {
     /// What a request of this operation stands on.
     pub const fn rule(self) -> Rule {
         let (epoch, proof, gate) = match self {
-            Self::Prepare => (None, Proof::None, Gate::NotRead),
-            Self::Activate => (None, Proof::ArtifactsOfTheRequest, Gate::Present),
+            Self::Prepare => (None, Proof::None, Gate::AbsentOrOwn),
+            Self::Activate => (None, Proof::ArtifactsOfTheRequest, Gate::Open),
             Self::Session => (None, Proof::Artifactless, Gate::NotRead),
             Self::TransferReader => (None, Proof::Artifactless, Gate::Open),
             Self::Renew => (None, Proof::CurrentRegistration, Gate::Open),
@@ -274,8 +274,8 @@ pub enum Proof {
 pub enum Gate {
     /// It is not read.
     NotRead,
-    /// It exists; a gate that is not open loses the commit.
-    Present,
+    /// There is none yet, or it is the manager's own.
+    AbsentOrOwn,
     /// It is open.
     Open,
     /// It is open, and still so, at the same epoch, before the mint.

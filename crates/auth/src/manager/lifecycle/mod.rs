@@ -8,7 +8,10 @@ mod duties;
 mod mint;
 
 use cotal_authority::{
-    manager::{Holder, ObservedRun, decide_asking, decide_at_gate, reads_gate, same_run, still_at},
+    manager::{
+        Holder, ObservedRun, decide_asking, decide_at_gate, reads_gate, runs::decide_renewed_run, same_run,
+        still_at,
+    },
     registration::gate::GateAt,
     run_records::observe_run,
     run_rows::RunRows,
@@ -190,16 +193,18 @@ impl Asked<'_> {
         Ok((CredentialName::RetirementRequester, jwt))
     }
 
-    /// Whose the run is: the owner that was admitted, as for the attempt that is renewed, and where nothing was admitted the
-    /// manager's. A revoked run is renewed no more.
+    /// Whose the run is: the owner that was admitted on this manager.
     async fn run_owner(&self, wanted: &RenewedRun) -> Result<Owner, EpError> {
         let connection = self.parts.issuing().await?.connection();
         let rows = RunRows::bind(connection, &self.parts.space).await?;
-        if rows.revocation(&wanted.run_id).await?.is_some() {
-            return Err(EpError::permission_denied("the run was revoked: nothing is issued for it"));
-        }
+        let revoked = rows.revocation(&wanted.run_id).await?.is_some();
         let admitted = rows.admission(&wanted.run_id).await?;
-        Ok(admitted.map_or_else(|| self.holder.owner().clone(), |(admission, _)| admission.owner().clone()))
+        decide_renewed_run(
+            admitted.as_ref().map(|(admission, _)| admission),
+            revoked,
+            &wanted.run_id,
+            (self.holder.owner(), &self.envelope().instance_id, &self.parts.space),
+        )
     }
 
     fn run(&self, wanted: &RenewedRun, run_owner: Owner) -> Result<Issued, EpError> {

@@ -1,7 +1,7 @@
 //! Whose turn it is at a run: a driver's next attempt, or an operator's look or answer (contract 06 §12.2).
 
 use cotal_wire::{
-    EndpointName, EpError, IdToken, Owner, Revision,
+    EndpointName, EpError, IdToken, InstanceId, Owner, OwnerKind, Revision, Space,
     es_value::EsValue,
     manager_authority::{Answers, Attempt, OperatorTurn, RunAttemptRequest, RunId, RunOperation, Turn},
     rows::{CheckpointStatus, PauseWanted, RunAdmission, RunStatus},
@@ -146,20 +146,60 @@ async fn admitted(world: &dyn RunWorld, serving: &Serving<'_>, run: &RunId) -> R
         return Err(EpError::permission_denied(format!("run {run} was revoked: nothing is issued for it")));
     }
     is_here(&admission, serving, run)?;
+    of_owner(&admission, serving.owner)?;
     Ok(admission)
 }
 
-/// Instance, endpoint and space of an admission.
 fn is_here(admission: &RunAdmission, serving: &Serving<'_>, run: &RunId) -> Result<(), EpError> {
+    admitted_here(admission, run, serving.instance, serving.space)
+}
+
+/// Instance, endpoint and space of an admission.
+fn admitted_here(
+    admission: &RunAdmission,
+    run: &RunId,
+    instance: &InstanceId,
+    space: &Space,
+) -> Result<(), EpError> {
     let here = admission.run() == run
-        && admission.instance() == serving.instance
+        && admission.instance() == instance
         && *admission.endpoint() == super::manager()
-        && *admission.space() == serving.space.token();
+        && *admission.space() == space.token();
     if here {
         Ok(())
     } else {
         Err(EpError::permission_denied(format!("run {run} was admitted on another manager instance")))
     }
+}
+
+/// Whose a run is whose driver is renewed: that of its admission, which must be of this very manager, as for the attempt that is
+/// renewed. A revoked run is renewed no more.
+///
+/// What a run's record says of its holder is compared with a key that the request names, and nobody proves to hold: only the
+/// admission binds a run to a manager.
+pub fn decide_renewed_run(
+    admission: Option<&RunAdmission>,
+    revoked: bool,
+    run: &RunId,
+    (owner, instance, space): (&Owner, &InstanceId, &Space),
+) -> Result<Owner, EpError> {
+    let admission =
+        admission.ok_or_else(|| EpError::permission_denied(format!("run {run} was never admitted")))?;
+    if revoked {
+        return Err(EpError::permission_denied(format!("run {run} was revoked: nothing is issued for it")));
+    }
+    admitted_here(admission, run, instance, space)?;
+    of_owner(admission, owner)?;
+    Ok(admission.owner().clone())
+}
+
+/// A person's run is driven by a manager of that person alone. An admission was held to it already; whoever took the instance
+/// over since is held to it here.
+fn of_owner(admission: &RunAdmission, owner: &Owner) -> Result<(), EpError> {
+    if admission.owner().kind() != OwnerKind::Derived || admission.owner() == owner {
+        return Ok(());
+    }
+    Err(EpError::permission_denied(format!("run {} was admitted for another owner", admission.run())))
 }
 
 /// Not ended, then exactly one on from what its record says; 1 and 1 when there is none.
