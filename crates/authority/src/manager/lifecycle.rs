@@ -445,12 +445,20 @@ mod tests {
     #[test]
     fn an_operation_reads_the_gate_only_when_it_stands_on_it() {
         for operation in Operation::ALL {
-            let stands = !matches!(operation, Operation::Prepare | Operation::Session);
-            assert_eq!(reads_gate(operation), stands, "{}", operation.as_str());
+            assert_eq!(reads_gate(operation), operation != Operation::Session, "{}", operation.as_str());
+            let needs = !matches!(operation, Operation::Prepare | Operation::Session);
             let mut world = World::of(operation);
             world.gate = None;
-            assert_eq!(world.decide().is_err(), stands, "{}", operation.as_str());
+            assert_eq!(world.decide().is_err(), needs, "{}", operation.as_str());
         }
+    }
+
+    #[test]
+    fn nobody_prepares_an_instance_that_another_principal_registered() {
+        let mut world = World::of(Operation::Prepare);
+        assert_eq!(world.decide(), Ok(()), "one's own, whatever its state");
+        (PRINCIPAL.1)(&mut world);
+        assert_eq!(world.decide().unwrap_err().code, EpCode::PermissionDenied);
     }
 
     #[test]

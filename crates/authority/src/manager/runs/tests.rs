@@ -478,3 +478,29 @@ fn another_contract(case: &mut Case) {
         seen.output_digest = DigestRef::of_sha256(&[9; 32]);
     }
 }
+
+#[test]
+fn a_runs_driver_is_renewed_by_the_manager_and_for_the_owner_of_its_admission_alone() {
+    let run = RunId::parse(&format!("run-{}", "1".repeat(32))).unwrap();
+    let (owner, space) = (Owner::parse(PERSON).unwrap(), Space::parse("main").unwrap());
+    let instance = InstanceId::parse(INSTANCE).unwrap();
+    let decide = |admission: Option<&RunAdmission>, revoked: bool, owner: &Owner, space: &Space| {
+        decide_renewed_run(admission, revoked, &run, (owner, &instance, space))
+    };
+    let mine = admitted(&run, PERSON, INSTANCE);
+    assert_eq!(decide(Some(&mine), false, &owner, &space), Ok(owner.clone()));
+    let other_run = RunId::parse(&format!("run-{}", "2".repeat(32))).unwrap();
+    for (admission, revoked, owner, space) in [
+        (None, false, PERSON, "main"),
+        (Some(mine.clone()), true, PERSON, "main"),
+        (Some(mine.clone()), false, OTHER, "main"),
+        (Some(mine), false, PERSON, "elsewhere"),
+        (Some(admitted(&run, PERSON, &"j".repeat(26))), false, PERSON, "main"),
+        (Some(admitted(&other_run, PERSON, INSTANCE)), false, PERSON, "main"),
+        (Some(admitted(&run, OTHER, INSTANCE)), false, PERSON, "main"),
+    ] {
+        let (owner, space) = (Owner::parse(owner).unwrap(), Space::parse(space).unwrap());
+        let refusal = decide(admission.as_ref(), revoked, &owner, &space).unwrap_err();
+        assert_eq!(refusal.code, EpCode::PermissionDenied, "{refusal}");
+    }
+}
