@@ -374,7 +374,7 @@ impl Active {
     /// says so in one sentence; whatever else it refuses keeps the secret, and the name held (contract 08 §8.6).
     pub async fn finish_retirement(&self, agent: &Incarnation) -> Result<(), RemoteError> {
         if let Err(refusal) = self.ask_for_the_end(agent).await?
-            && (refusal.code != EpCode::FailedPrecondition || refusal.message != NEVER_ACTIVATED)
+            && (refusal.code != EpCode::FailedPrecondition || !refusal.message.ends_with(NEVER_ACTIVATED))
         {
             return Err(refusal.into());
         }

@@ -231,6 +231,7 @@ fn digests(descriptor: &Value, command: &Command) -> Result<(DigestRef, DigestRe
     ))
 }
 
+/// The endpoint's own sentence, at the end.
 fn refused(endpoint: &EndpointName, refusal: &ReplyError) -> EpError {
     let code = match &refusal.code {
         ReplyCode::Catalog(code) => *code,
