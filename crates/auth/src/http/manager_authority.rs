@@ -25,7 +25,7 @@ use crate::{
     openapi::manager::{ManagerRequest, ManagerResult},
 };
 
-pub(crate) const PATH: &str = "/manager-service-authority";
+pub(crate) const PATH: &str = cotal_wire::manager_authority::ROUTE;
 
 const CAPABILITY_WRONG: &str = "missing/invalid exchange capability - manager-service authority requires the operator exchange capability on this face";
 const NEEDS: &str = "manager-service authority needs { idpToken, request }";

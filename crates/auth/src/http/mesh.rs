@@ -7,15 +7,12 @@ use http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::reply::Reply;
+use super::{manager_authority, reply::Reply};
 
 pub(crate) const PATH: &str = "/.well-known/cotal-mesh";
 
 /// The provider that serves this space and under which clients register it: one constant (contract 04 §6.5).
 pub const AUTH_PROVIDER_NAME: &str = "cotal";
-
-/// Appended to the public URL.
-const MANAGER_AUTHORITY_PATH: &str = "/manager-service-authority";
 
 /// The bundle. Member order is part of the contract.
 #[derive(Debug, Serialize, ToSchema)]
@@ -94,7 +91,7 @@ impl MeshBundle {
                 },
                 endpoints: MeshEndpoints {
                     url: parts.public_url.to_owned(),
-                    manager_authority_url: format!("{base}{MANAGER_AUTHORITY_PATH}"),
+                    manager_authority_url: format!("{base}{}", manager_authority::PATH),
                     agent_provisioning_url: parts.agent_provisioning_url.map(str::to_owned),
                 },
             },

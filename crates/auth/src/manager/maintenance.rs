@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use cotal_authority::{
     evict::{Eviction, Evictor},
     manager::{Holder, check_family, decide_maintenance, reconciliation, repair_refused},
-    registration::{EndpointInstance, Registry, RepairReport, reconcile_endpoint_gate},
+    registration::{Registry, RepairReport, reconcile_endpoint_gate},
 };
 use cotal_broker::Lifetime;
 use cotal_wire::{
-    ConnId, EndpointName, EpError, InfraRole, InstanceId, Principal,
+    ConnId, EpError, InfraRole, InstanceId, Principal,
     delivery_admin::EvictionResult,
     es_value::EsValue,
     grants::endpoint_serve,
     manager_authority::{MaintenanceRequest, MaintenanceResult, Mend, Mended},
 };
 
-use super::{Answer, Parts, observed::decided_at_gate, print};
+use super::{Answer, Parts, issuing::manager_instance, observed::decided_at_gate, print};
 
 /// Lifetime of the credential that reconciles, in seconds.
 const EXECUTOR_TTL_SECS: u64 = 60;
@@ -64,7 +64,7 @@ async fn evict(parts: &Parts, named: &[Principal]) -> Result<Vec<EvictionResult>
 /// Its grants are the registration executor's, narrower on the streams than those of the contract's
 /// `endpoint-serve-executor`: they list a family by STREAM.INFO, and may create no consumer.
 async fn reconcile(parts: &Parts, target: &InstanceId) -> Result<RepairReport, EpError> {
-    let at = EndpointInstance { endpoint: EndpointName::manager().token(), instance: target.clone() };
+    let at = manager_instance(target);
     let token = parts.space.token();
     let grants = {
         let at = at.clone();

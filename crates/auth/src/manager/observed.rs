@@ -1,7 +1,6 @@
 //! What a request of a manager is decided on, read no sooner than it is needed.
 
-use cotal_authority::registration::{EndpointInstance, gate};
-use cotal_wire::{EndpointName, EpCode, EpError, InstanceId, rows::EndpointGate};
+use cotal_wire::{EpCode, EpError, InstanceId, rows::EndpointGate};
 
 use super::Parts;
 
@@ -19,7 +18,6 @@ pub(super) async fn decided_at_gate<T>(
     {
         return Err(refusal);
     }
-    let at = EndpointInstance { endpoint: EndpointName::manager().token(), instance: instance.clone() };
-    let seen = gate::observe(parts.plane.stores(), &at).await?;
+    let seen = parts.manager_gate(instance).await?;
     decide(seen.as_ref().map(|seen| &seen.gate))
 }

@@ -1,17 +1,15 @@
 //! The decision about a managed agent without its effect: for a host that keeps managed agents in its own storage, and for one
 //! that runs them (contract 06 §14.1, 05 §7.4).
 
-use cotal_authority::manager::{
-    Holder, decide_enrollment, decide_prepare_retirement, decide_runtime, may_ask_runtime, may_enroll,
-    may_prepare_retirement,
-};
+use cotal_authority::manager::{Holder, decide_enrollment, decide_prepare_retirement, decide_runtime};
 use cotal_wire::{
     Actor, EpError, InstanceId,
     es_value::EsValue,
     manager_authority::{EnrollmentRequest, Incarnation, Kind, PrepareRetirementRequest, RuntimeRequest},
+    rows::EndpointGate,
 };
 
-use super::Parts;
+use super::{Parts, observed::decided_at_gate};
 
 /// A request about a managed agent that its manager may make.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,9 +44,9 @@ pub(super) async fn decide(
     match kind {
         Kind::Enrollment => {
             let request = EnrollmentRequest::parse(request)?;
-            may_enroll(parts.host(), holder, &request)?;
-            let gate = parts.manager_gate(&request.envelope.instance_id).await?.map(|seen| seen.gate);
-            decide_enrollment(parts.host(), holder, &request, gate.as_ref())?;
+            let decide =
+                |gate: Option<&EndpointGate>| decide_enrollment(parts.host(), holder, &request, gate);
+            decided_at_gate(parts, &request.envelope.instance_id, decide).await?;
             Ok(VerifiedAgent::Grant {
                 actor: request.target.actor,
                 instance: request.envelope.instance_id,
@@ -57,9 +55,9 @@ pub(super) async fn decide(
         }
         Kind::PrepareRetirement => {
             let request = PrepareRetirementRequest::parse(request)?;
-            may_prepare_retirement(parts.host(), holder, &request)?;
-            let gate = parts.manager_gate(&request.envelope.instance_id).await?.map(|seen| seen.gate);
-            decide_prepare_retirement(parts.host(), holder, &request, gate.as_ref())?;
+            let decide =
+                |gate: Option<&EndpointGate>| decide_prepare_retirement(parts.host(), holder, &request, gate);
+            decided_at_gate(parts, &request.envelope.instance_id, decide).await?;
             Ok(VerifiedAgent::Grant {
                 actor: request.target.actor,
                 instance: request.envelope.instance_id,
@@ -68,9 +66,8 @@ pub(super) async fn decide(
         }
         Kind::RuntimeCreate | Kind::RuntimeStatus => {
             let request = RuntimeRequest::parse(request, kind)?;
-            may_ask_runtime(parts.host(), holder, &request)?;
-            let gate = parts.manager_gate(&request.envelope.instance_id).await?.map(|seen| seen.gate);
-            decide_runtime(parts.host(), holder, &request, gate.as_ref())?;
+            let decide = |gate: Option<&EndpointGate>| decide_runtime(parts.host(), holder, &request, gate);
+            decided_at_gate(parts, &request.envelope.instance_id, decide).await?;
             Ok(VerifiedAgent::Runtime {
                 instance: request.envelope.instance_id,
                 actor: request.envelope.actor,

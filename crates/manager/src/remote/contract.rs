@@ -8,12 +8,10 @@ use cotal_wire::{
     contract::{Artifact, ClusterDocument, DescribedCluster, Descriptor},
     endpoint_token::Command,
     es_value::EsValue,
-    manager_authority::MANAGER_ENDPOINT,
+    manager_authority::{MANAGER_CLUSTER, MANAGER_ENDPOINT},
 };
 use serde_json::{Value, json};
 
-/// The cluster's name, by which the host finds it among the artifacts.
-const CLUSTER: &str = "ai.cotal.manager";
 /// Answers who serves, and at which epoch.
 pub const PING: &str = "ping";
 /// What a caller's profile must hold for [`PING`].
@@ -63,7 +61,7 @@ impl ManagerContract {
         schemas: impl IntoIterator<Item = Artifact>,
     ) -> Result<Self, EpError> {
         let document = json!({
-            "urn": CLUSTER, "revision": revision, "attributes": [], "events": [], "commands": commands,
+            "urn": MANAGER_CLUSTER, "revision": revision, "attributes": [], "events": [], "commands": commands,
         });
         let parsed = ClusterDocument::parse(document.clone())?;
         let closed = Artifact::closed(&document)?;
@@ -129,7 +127,7 @@ mod tests {
             assert_eq!(sent.stringify().as_bytes(), artifact.bytes());
         }
         let document: Value = artifacts[4].document().unwrap();
-        assert_eq!(document["urn"], CLUSTER);
+        assert_eq!(document["urn"], MANAGER_CLUSTER);
         let ping = Command::parse(PING).unwrap();
         let (input, _) = contract.digests(&ping).unwrap();
         assert_eq!(input.as_str(), cotal_wire::canonical::VOID_CLOSURE_DIGEST);

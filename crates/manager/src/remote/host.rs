@@ -7,13 +7,11 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use cotal_trust::idp::{http_client, is_https_or_loopback};
-use cotal_wire::es_value::EsValue;
+use cotal_wire::{es_value::EsValue, manager_authority::ROUTE};
 use serde::Serialize;
 use url::Url;
 use zeroize::Zeroizing;
 
-/// The route.
-const PATH: &str = "/manager-service-authority";
 /// Longer than the 10 s that the public face gives itself.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest request that the route reads.
@@ -154,7 +152,7 @@ impl ManagerHost {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(unsendable("the host's URL must carry no user name and no password"));
         }
-        let path = format!("{}{PATH}", url.path().trim_end_matches('/'));
+        let path = format!("{}{ROUTE}", url.path().trim_end_matches('/'));
         url.set_path(&path);
         url.set_query(None);
         url.set_fragment(None);

@@ -71,3 +71,8 @@ pub use service::{
 };
 pub use tokens::{RenewedTakeover, RequestId, RunHolder, RunId, SubmissionId, Takeover};
 pub use write::RuntimeRequestAs;
+
+/// The route that every request of a remote manager takes (contract 06 §2).
+pub const ROUTE: &str = "/manager-service-authority";
+/// The URN of the cluster that every manager registers (contract 06 §4.3).
+pub const MANAGER_CLUSTER: &str = "ai.cotal.manager";

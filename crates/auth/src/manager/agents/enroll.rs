@@ -1,14 +1,15 @@
 //! An agent is enrolled (contract 06 §6, 05 §9).
 
-use cotal_authority::manager::{Holder, decide_enrollment, may_enroll};
+use cotal_authority::manager::{Holder, decide_enrollment};
 use cotal_wire::{
     EpError,
     es_value::EsValue,
     manager_authority::{AgentMaterial, EnrollmentRequest, EnrollmentResult},
+    rows::EndpointGate,
 };
 
 use super::{super::Parts, person};
-use crate::manager::{Answer, print};
+use crate::manager::{Answer, observed::decided_at_gate, print};
 
 /// The public face first: without one, an enrolled agent had nowhere to exchange its token.
 pub(in crate::manager) async fn enroll(
@@ -18,9 +19,8 @@ pub(in crate::manager) async fn enroll(
 ) -> Result<Answer, EpError> {
     let exchange_url = parts.exchange_url()?.to_owned();
     let request = EnrollmentRequest::parse(request)?;
-    may_enroll(parts.host(), holder, &request)?;
-    let gate = parts.manager_gate(&request.envelope.instance_id).await?;
-    decide_enrollment(parts.host(), holder, &request, gate.as_ref().map(|at| &at.gate))?;
+    let decide = |gate: Option<&EndpointGate>| decide_enrollment(parts.host(), holder, &request, gate);
+    decided_at_gate(parts, &request.envelope.instance_id, decide).await?;
     let owner = person(holder.owner())?;
     let enrolled = parts.agents.enroll(&owner, &request.envelope.actor, &request.target).await?;
     let material = AgentMaterial {

@@ -2,16 +2,17 @@
 
 use cotal_authority::{
     managed_agents::Alias,
-    manager::{Holder, decide_prepare_retirement, may_prepare_retirement},
+    manager::{Holder, decide_prepare_retirement},
 };
 use cotal_wire::{
     EpError,
     es_value::EsValue,
     manager_authority::{PrepareRetirementRequest, PrepareRetirementResult},
+    rows::EndpointGate,
 };
 
 use super::{super::Parts, person};
-use crate::manager::{Answer, print};
+use crate::manager::{Answer, observed::decided_at_gate, print};
 
 /// Answers alike whether this call prepared it, an earlier one did, or the name is a successor's.
 pub(in crate::manager) async fn prepare_retirement(
@@ -20,9 +21,9 @@ pub(in crate::manager) async fn prepare_retirement(
     request: &EsValue,
 ) -> Result<Answer, EpError> {
     let request = PrepareRetirementRequest::parse(request)?;
-    may_prepare_retirement(parts.host(), holder, &request)?;
-    let gate = parts.manager_gate(&request.envelope.instance_id).await?;
-    decide_prepare_retirement(parts.host(), holder, &request, gate.as_ref().map(|at| &at.gate))?;
+    let decide =
+        |gate: Option<&EndpointGate>| decide_prepare_retirement(parts.host(), holder, &request, gate);
+    decided_at_gate(parts, &request.envelope.instance_id, decide).await?;
     let alias = Alias { owner: person(&request.target.owner)?, actor: request.target.actor.clone() };
     let found = parts.agents.prepare_retirement(&alias, &request.target.lifecycle_uid).await?;
     tracing::info!(space = %parts.space, agent = %alias.principal(), ?found, "a managed retirement was prepared");

@@ -2,7 +2,7 @@
 
 use cotal_authority::{
     managed_agents::Alias,
-    manager::{Holder, decide_retained, may_validate_retained},
+    manager::{Holder, decide_retained},
 };
 use cotal_ledger::{AGENT_EXCHANGE_REFUSAL, AuthorizedGrant};
 use cotal_trust::registration_proof::same;
@@ -11,11 +11,12 @@ use cotal_wire::{
     canonical::raw_digest,
     es_value::EsValue,
     manager_authority::{RetainedAgentRequest, RetainedAgentResult, RetainedAuthority},
+    rows::EndpointGate,
 };
 use zeroize::Zeroizing;
 
 use super::super::Parts;
-use crate::manager::{Answer, print};
+use crate::manager::{Answer, observed::decided_at_gate, print};
 
 /// The sentinel, then the token with its envelope, then the incarnation. That the bearer issuer is this space's was
 /// checked when the service started, and it signs with no other.
@@ -25,9 +26,8 @@ pub(in crate::manager) async fn validate_retained(
     request: &EsValue,
 ) -> Result<Answer, EpError> {
     let request = RetainedAgentRequest::parse(request, holder.kind())?;
-    may_validate_retained(parts.host(), holder, &request)?;
-    let gate = parts.manager_gate(&request.envelope.instance_id).await?;
-    decide_retained(parts.host(), holder, &request, gate.as_ref().map(|at| &at.gate))?;
+    let decide = |gate: Option<&EndpointGate>| decide_retained(parts.host(), holder, &request, gate);
+    decided_at_gate(parts, &request.envelope.instance_id, decide).await?;
     let held = raw_digest(request.sentinel_creds.as_bytes());
     if !same(Some(&held), &raw_digest(parts.sentinel_creds.as_bytes())) {
         return Err(EpError::permission_denied("the retained sentinel credentials are not this space's"));

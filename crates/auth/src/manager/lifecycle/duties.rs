@@ -22,7 +22,7 @@ use cotal_wire::{
     contract::ClusterDocument,
     es_value::EsValue,
     grants::{endpoint_serve::endpoint_serve, manager},
-    manager_authority::{CredentialName, Envelope, IssuedJwt, StandingRole},
+    manager_authority::{CredentialName, Envelope, IssuedJwt, MANAGER_CLUSTER, StandingRole},
     rows::{CredentialRow, SourceMember},
 };
 use serde_json::Value;
@@ -38,8 +38,6 @@ type Released = (IssuedJwt, ReleasedEndpointCredential);
 
 /// How often a credential of the same second is told apart by an earlier end.
 const SAME_SECOND: u64 = 3;
-/// The cluster that every manager registers.
-const MANAGER_CLUSTER: &str = "ai.cotal.manager";
 
 /// The duties of one manager, at the gate that was decided on.
 pub(super) struct Duties<'a> {

@@ -24,7 +24,7 @@ use cotal_wire::{
     grants::{
         manager::{self, ManagerDuty},
         rail,
-        runs::{self, RunCaller, RunPin},
+        runs::RunPin,
     },
     manager_authority::{
         CredentialName, Credentials, Envelope, IssuedJwt, Payload, RemoteManagerAuthorityMaterial,
@@ -32,7 +32,7 @@ use cotal_wire::{
     },
 };
 
-use super::Parts;
+use super::{Parts, runs::sign_pair};
 use crate::manager::{Answer, print};
 use duties::Duties;
 use mint::Minting;
@@ -208,7 +208,6 @@ impl Asked<'_> {
     }
 
     fn run(&self, wanted: &RenewedRun, run_owner: Owner) -> Result<Issued, EpError> {
-        let (envelope, owner) = (self.envelope(), self.holder.owner());
         let takeover = Takeover::parse(wanted.takeover_id.as_str())
             .map_err(|_| EpError::internal("a renewed takeover is a takeover"))?;
         let pin = RunPin {
@@ -216,19 +215,13 @@ impl Asked<'_> {
             run: wanted.run_id.clone(),
             owner: run_owner,
             takeover,
-            instance: envelope.instance_id.clone(),
+            instance: self.envelope().instance_id.clone(),
             epoch: wanted.epoch,
         };
-        let as_run = Principal::new(owner.clone(), RunCaller::of(&wanted.run_id, &pin.owner).principal.actor);
-        let exp = self.minting.standing_expiry();
-        let space = self.minting.space();
-        let driver = runs::run_driver(space, &pin, &wanted.driver_id.conn_id());
-        let mediator = runs::run_mediator(space, &pin, &wanted.mediator_id.conn_id());
-        let mint = |kind, key, grant| self.minting.mint(kind, key, &as_run, grant, exp);
-        Ok(vec![
-            (CredentialName::RunDriver, mint(CredentialKind::RunDriver, &wanted.driver_id, driver)?),
-            (CredentialName::RunMediator, mint(CredentialKind::RunMediator, &wanted.mediator_id, mediator)?),
-        ])
+        let (exp, keys) = (self.minting.standing_expiry(), (&wanted.driver_id, &wanted.mediator_id));
+        let mint = |kind, key: &_, as_run: &_, grant| self.minting.mint(kind, key, as_run, grant, exp);
+        let (driver, mediator) = sign_pair(self.minting.space(), self.holder.owner(), &pin, keys, mint)?;
+        Ok(vec![(CredentialName::RunDriver, driver), (CredentialName::RunMediator, mediator)])
     }
 
     /// The gate, read again right before the mint of a renewal: a registration that moved meanwhile is `conflict`.

@@ -10,6 +10,7 @@ use cotal_authority::manager::{Holder, runs};
 use cotal_wire::{EpError, es_value::EsValue};
 
 pub(crate) use observer::RunObserver;
+pub(super) use turn::sign_pair;
 
 use self::world::World;
 use super::Parts;

@@ -6,7 +6,7 @@ use cotal_authority::manager::{
 };
 use cotal_trust::mint::{CredentialKind, PublicUser, mint_public_user};
 use cotal_wire::{
-    EndpointName, EpError, Nkey, Permissions, Principal, User,
+    EndpointName, EpError, Nkey, Owner, Permissions, Principal, SpaceToken, User,
     grants::runs::{OperatorPin, RunCaller, RunPin, run_driver, run_mediator, run_operator},
     manager_authority::{IssuedJwt, RunAttemptResult, RunCredentials},
 };
@@ -36,25 +36,12 @@ pub(super) fn sign(
                 instance: envelope.instance_id.clone(),
                 epoch: attempt.epoch,
             };
-            let actor = RunCaller::of(&attempt.run_id, run_owner).principal.actor;
-            let principal = Principal::new(owner.clone(), actor);
-            let signed = |kind, key: &Nkey<User>, permissions| {
-                issue(parts, holder, (kind, key), &principal, (permissions, parts.standing_ttl_secs))
-            };
-            let (driver, mediator) = (&attempt.driver_id, &attempt.mediator_id);
-            RunCredentials::Attempt {
-                driver: signed(
-                    CredentialKind::RunDriver,
-                    driver,
-                    run_driver(&space, &pin, &driver.conn_id()),
-                )?,
-                mediator: signed(
-                    CredentialKind::RunMediator,
-                    mediator,
-                    run_mediator(&space, &pin, &mediator.conn_id()),
-                )?,
-                attempt: attempt.clone(),
-            }
+            let keys = (&attempt.driver_id, &attempt.mediator_id);
+            let (driver, mediator) =
+                sign_pair(&space, owner, &pin, keys, |kind, key, principal, permissions| {
+                    issue(parts, holder, (kind, key), principal, (permissions, parts.standing_ttl_secs))
+                })?;
+            RunCredentials::Attempt { driver, mediator, attempt: attempt.clone() }
         }
         TurnPins::Operator { turn, token } => {
             let pin = OperatorPin {
@@ -74,6 +61,24 @@ pub(super) fn sign(
     };
     RunAttemptResult::of(envelope, owner, &request.pins, credentials)
         .ok_or_else(|| EpError::internal("an attempt carries a proof"))
+}
+
+/// The driver's and the mediator's credential of a run, under the caller actor that the run has at its manager's owner. At an
+/// attempt and at its renewals alike.
+pub(in crate::manager) fn sign_pair(
+    space: &SpaceToken,
+    owner: &Owner,
+    pin: &RunPin,
+    (driver, mediator): (&Nkey<User>, &Nkey<User>),
+    sign: impl Fn(CredentialKind, &Nkey<User>, &Principal, Permissions) -> Result<IssuedJwt, EpError>,
+) -> Result<(IssuedJwt, IssuedJwt), EpError> {
+    let as_run = Principal::new(owner.clone(), RunCaller::of(&pin.run, &pin.owner).principal.actor);
+    let driver_grant = run_driver(space, pin, &driver.conn_id());
+    let mediator_grant = run_mediator(space, pin, &mediator.conn_id());
+    Ok((
+        sign(CredentialKind::RunDriver, driver, &as_run, driver_grant)?,
+        sign(CredentialKind::RunMediator, mediator, &as_run, mediator_grant)?,
+    ))
 }
 
 fn issue(

@@ -11,7 +11,7 @@ use cotal_authority::{
 use cotal_ledger::TaggedRow;
 use cotal_wire::{
     EpError, IdToken, InfraRole, InstanceId, Owner, Principal, Revision, UnixMillis,
-    manager_authority::{ObservedRequest, RunId},
+    manager_authority::{MANAGER_CLUSTER, ObservedRequest, RunId},
     rows::{
         CheckpointStatus, EndpointGate, IssuedAuthorityRef, PauseWanted, RunAdmission, RunRevocation,
         RunStatus, RunSubmissionRow,
@@ -20,9 +20,6 @@ use cotal_wire::{
 
 use super::Parts;
 use crate::manager::issuing::manager_instance;
-
-/// The cluster that a manager's commands are declared in.
-const MANAGER_CLUSTER: &str = "ai.cotal.manager";
 
 /// One request's view of the world. It reads nothing before it is asked.
 pub(super) struct World<'a> {

@@ -11,11 +11,8 @@ use cotal_wire::{
 };
 
 use super::{
-    AdmitterPurpose, Landing, RunAdmitter, RunWorld, check_registered, in_words, manager, raw_instance,
-    served::{
-        Serving, issued_subject, same_contract, same_incarnation, same_operation, same_owner, was_observed,
-        within_ceiling,
-    },
+    AdmitterPurpose, Landing, RunAdmitter, RunWorld, in_words, manager, raw_instance,
+    served::{Serving, issued_subject, same_owner, was_observed, within_ceiling},
 };
 use crate::manager::{Holder, LifecycleHost};
 
@@ -34,15 +31,7 @@ pub async fn admit(
     holder.may_supervise(raw_instance(request))?;
     let request = RunAdmissionRequest::parse(request)?;
     let (envelope, owner) = (&request.envelope, holder.owner());
-    let gate = world.gate(&envelope.instance_id).await?;
-    let current = check_registered(host, envelope, &request.pins, owner, gate.as_ref())?;
-    let serving = Serving {
-        space: host.space,
-        owner,
-        instance: &envelope.instance_id,
-        epoch: request.pins.process_epoch,
-        registration: Revision(current.gate().coordinate().registration_revision),
-    };
+    let serving = Serving::registered(world, host, envelope, &request.pins, owner).await?;
     let (subject, reference) = issued_subject(&serving, RUN_START, &request.subject)?;
     was_observed(world.take_served(&request.subject).await?, RUN_START)?;
     same_owner(&subject.caller, owner)?;
@@ -74,21 +63,11 @@ pub async fn submit(
     in_words(holder, holder.may_supervise(raw_instance(request)), SUBMISSION_NEEDS)?;
     let request = RunSubmissionRequest::parse(request)?;
     let (envelope, owner) = (&request.envelope, holder.owner());
-    let gate = world.gate(&envelope.instance_id).await?;
-    let current = check_registered(host, envelope, &request.pins, owner, gate.as_ref())?;
-    let serving = Serving {
-        space: host.space,
-        owner,
-        instance: &envelope.instance_id,
-        epoch: request.pins.process_epoch,
-        registration: Revision(current.gate().coordinate().registration_revision),
-    };
+    let serving = Serving::registered(world, host, envelope, &request.pins, owner).await?;
     let (subject, reference) = issued_subject(&serving, RUN_SUBMIT, &request.subject)?;
     let observed = was_observed(world.take_served(&request.subject).await?, RUN_SUBMIT)?;
-    same_operation(&observed, &RunOperation::Submit { submission: request.submission_id.clone() })?;
-    same_incarnation(observed.bind.as_ref(), serving.instance, serving.epoch)?;
-    let declared = world.declared(owner, serving.instance, serving.registration, RUN_SUBMIT).await?;
-    same_contract(&observed, declared.as_ref(), NO_KEYED_CONTRACT)?;
+    let asked = RunOperation::Submit { submission: request.submission_id.clone() };
+    serving.check_asked(world, &observed, &asked, NO_KEYED_CONTRACT).await?;
     same_owner(&subject.caller, owner)?;
     let proposed = RunSubmissionRow {
         space: reference.space.clone(),

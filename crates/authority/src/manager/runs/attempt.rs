@@ -1,14 +1,14 @@
 //! Whose turn it is at a run: a driver's next attempt, or an operator's look or answer (contract 06 §12.2).
 
 use cotal_wire::{
-    EndpointName, EpError, IdToken, InstanceId, Owner, OwnerKind, Revision, Space,
+    EndpointName, EpError, IdToken, InstanceId, Owner, OwnerKind, Space,
     es_value::EsValue,
     manager_authority::{Answers, Attempt, OperatorTurn, RunAttemptRequest, RunId, RunOperation, Turn},
     rows::{CheckpointStatus, PauseWanted, RunAdmission, RunStatus},
 };
 
 use super::{
-    RunWorld, check_registered, raw_instance,
+    RunWorld, raw_instance,
     served::{Forward, Serving, check_served},
 };
 use crate::manager::{Holder, LifecycleHost};
@@ -62,15 +62,7 @@ pub async fn decide_attempt(
     holder.may_supervise(raw_instance(request))?;
     let request = RunAttemptRequest::parse(request)?;
     let (envelope, owner) = (&request.envelope, holder.owner());
-    let gate = world.gate(&envelope.instance_id).await?;
-    let current = check_registered(host, envelope, &request.pins, owner, gate.as_ref())?;
-    let serving = Serving {
-        space: host.space,
-        owner,
-        instance: &envelope.instance_id,
-        epoch: request.pins.process_epoch,
-        registration: Revision(current.gate().coordinate().registration_revision),
-    };
+    let serving = Serving::registered(world, host, envelope, &request.pins, owner).await?;
     let pins = match &request.turn {
         Turn::Attempt(attempt) => next_attempt(world, &serving, attempt).await?,
         Turn::Operator(turn) => operator(world, &serving, turn).await?,

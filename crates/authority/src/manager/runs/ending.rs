@@ -2,7 +2,7 @@
 
 use cotal_ledger::{RowKind, TaggedRow};
 use cotal_wire::{
-    EpError, Owner, Revision, SpaceToken,
+    EpError, Owner, SpaceToken,
     endpoint_subject::EndpointCaller,
     es_value::EsValue,
     manager_authority::{
@@ -14,10 +14,7 @@ use cotal_wire::{
 
 use super::{
     AdmitterPurpose, RunWorld, check_registered, in_words,
-    served::{
-        Serving, issued_subject, same_contract, same_incarnation, same_operation, was_observed,
-        within_ceiling,
-    },
+    served::{Serving, issued_subject, was_observed, within_ceiling},
 };
 use crate::manager::{Holder, LifecycleHost};
 
@@ -70,21 +67,11 @@ pub async fn cancel(
     let envelope = &request.envelope;
     in_words(holder, holder.may_supervise(envelope.instance_id.as_str()), CANCEL_NEEDS)?;
     let owner = holder.owner();
-    let gate = world.gate(&envelope.instance_id).await?;
-    let current = check_registered(host, envelope, &request.pins, owner, gate.as_ref())?;
-    let serving = Serving {
-        space: host.space,
-        owner,
-        instance: &envelope.instance_id,
-        epoch: request.pins.process_epoch,
-        registration: Revision(current.gate().coordinate().registration_revision),
-    };
+    let serving = Serving::registered(world, host, envelope, &request.pins, owner).await?;
     let (subject, reference) = issued_subject(&serving, RUN_CANCEL, &request.subject)?;
     let observed = was_observed(world.take_cancel(&request.subject).await?, RUN_CANCEL)?;
-    same_operation(&observed, &RunOperation::Cancel { run: request.run_id.clone() })?;
-    same_incarnation(observed.bind.as_ref(), serving.instance, serving.epoch)?;
-    let declared = world.declared(owner, serving.instance, serving.registration, RUN_CANCEL).await?;
-    same_contract(&observed, declared.as_ref(), NO_CANCEL_CONTRACT)?;
+    let asked = RunOperation::Cancel { run: request.run_id.clone() };
+    serving.check_asked(world, &observed, &asked, NO_CANCEL_CONTRACT).await?;
     let resolved = world.resolve(&reference).await?;
     within_ceiling(&reference, &resolved, &request.subject)?;
     let admission = admitted_on(world, &request.run_id, serving.instance).await?;

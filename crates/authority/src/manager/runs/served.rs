@@ -6,12 +6,12 @@ use cotal_wire::{
     endpoint_subject::{EndpointCaller, Rail, RequestSubject, SubjectTarget},
     envelope::IncarnationBind,
     error::detail::UNBOUND_CALLER_AUTHORITY,
-    manager_authority::{MANAGER_ENDPOINT, ObservedRequest, RUN_ANSWER, RunOperation},
+    manager_authority::{Envelope, MANAGER_ENDPOINT, ObservedRequest, RUN_ANSWER, Renewal, RunOperation},
     rows::{ConcreteSubject, IssuedAuthorityRef},
 };
 
-use super::{DeclaredContract, RunWorld};
-use crate::issued::ResolvedAuthority;
+use super::{DeclaredContract, RunWorld, check_registered};
+use crate::{issued::ResolvedAuthority, manager::LifecycleHost};
 
 /// Where the manager that forwards serves.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +21,43 @@ pub(super) struct Serving<'a> {
     pub(super) instance: &'a InstanceId,
     pub(super) epoch: u64,
     pub(super) registration: Revision,
+}
+
+impl<'a> Serving<'a> {
+    /// As it is registered now, for a request that stands on that (contract 06 §12).
+    pub(super) async fn registered(
+        world: &dyn RunWorld,
+        host: LifecycleHost<'a>,
+        envelope: &'a Envelope,
+        pins: &Renewal,
+        owner: &'a Owner,
+    ) -> Result<Self, EpError> {
+        let gate = world.gate(&envelope.instance_id).await?;
+        let current = check_registered(host, envelope, pins, owner, gate.as_ref())?;
+        Ok(Self {
+            space: host.space,
+            owner,
+            instance: &envelope.instance_id,
+            epoch: pins.process_epoch,
+            registration: Revision(current.gate().coordinate().registration_revision),
+        })
+    }
+
+    /// Steps 3 to 5: what was asked is what is forwarded, of this incarnation, under the contract that it declares. `absent`
+    /// says that it declares none.
+    pub(super) async fn check_asked(
+        &self,
+        world: &dyn RunWorld,
+        observed: &ObservedRequest,
+        forwarded: &RunOperation,
+        absent: &str,
+    ) -> Result<(), EpError> {
+        same_operation(observed, forwarded)?;
+        same_incarnation(observed.bind.as_ref(), self.instance, self.epoch)?;
+        let command = forwarded.command();
+        let declared = world.declared(self.owner, self.instance, self.registration, command).await?;
+        same_contract(observed, declared.as_ref(), absent)
+    }
 }
 
 /// What a forward claims.
@@ -97,7 +134,7 @@ pub(super) fn was_observed(
 }
 
 /// Step 3: the forward's coordinates are the request's own.
-pub(super) fn same_operation(observed: &ObservedRequest, wanted: &RunOperation) -> Result<(), EpError> {
+fn same_operation(observed: &ObservedRequest, wanted: &RunOperation) -> Result<(), EpError> {
     if observed.operation == *wanted {
         Ok(())
     } else {
@@ -109,7 +146,7 @@ pub(super) fn same_operation(observed: &ObservedRequest, wanted: &RunOperation) 
 }
 
 /// Step 4: a request that is bound to another incarnation is refused unrun by this one, so its forward is worth nothing.
-pub(super) fn same_incarnation(
+fn same_incarnation(
     bind: Option<&IncarnationBind>,
     instance: &InstanceId,
     epoch: u64,
@@ -124,7 +161,7 @@ pub(super) fn same_incarnation(
 }
 
 /// Step 5: the request pins what the registered manager declares; one that pins something else it refuses unrun.
-pub(super) fn same_contract(
+fn same_contract(
     observed: &ObservedRequest,
     declared: Option<&DeclaredContract>,
     absent: &str,
@@ -204,10 +241,8 @@ pub(super) async fn check_served(
     let (command, served) = (forward.wanted.command(), forward.subject);
     let subject = served_subject(serving, command, served)?;
     let observed = was_observed(world.take_served(served).await?, command)?;
-    same_operation(&observed, forward.wanted)?;
-    same_incarnation(observed.bind.as_ref(), serving.instance, serving.epoch)?;
-    let declared = world.declared(serving.owner, serving.instance, serving.registration, command).await?;
-    same_contract(&observed, declared.as_ref(), &format!("registered manager has no {command} contract"))?;
+    let absent = format!("registered manager has no {command} contract");
+    serving.check_asked(world, &observed, forward.wanted, &absent).await?;
     same_owner(&subject.caller, forward.run_owner)?;
     if let Some(reference) = issued_reference(&subject) {
         return within_ceiling(&reference, &world.resolve(&reference).await?, served);
