@@ -20,8 +20,8 @@ use axum::{
     routing::{any, get},
 };
 use cotal_auth::{
-    AuthService, AuthServiceInputs, CalloutLimits, HostedContext, PublicFaceRequest, Readiness, SecretStore,
-    Space, StartError, StoreError, StoreIdentity, start_auth_service,
+    AuthService, AuthServiceInputs, CalloutLimits, HostedContext, HostedSpace, PublicFaceRequest, Readiness,
+    SecretStore, Space, SpaceAt, StartError, StoreError, StoreIdentity, start_auth_service,
 };
 use tokio::{net::TcpListener, sync::Mutex};
 use zeroize::Zeroizing;
@@ -87,17 +87,14 @@ struct Tenant {
 impl Tenant {
     /// Starts its service: ready when this resolves, and nothing is left open when it refuses.
     async fn start(&self) -> Result<AuthService, StartError> {
-        let inputs = AuthServiceInputs::new(
-            self.context.clone(),
-            self.space.clone(),
-            &self.servers,
-            Arc::clone(&self.vault) as _,
-            &self.vault.coordinate,
-            &self.state_dir,
-        )
+        let at = SpaceAt::new(self.space.clone(), &self.servers);
+        let vault = Arc::clone(&self.vault) as _;
+        let hosted =
+            HostedSpace::new(self.context.clone(), at, vault, &self.vault.coordinate, &self.state_dir)
+                .callout_limits(CalloutLimits { max_in_flight: 64, ..CalloutLimits::default() });
         // On loopback, behind the router below: it is the proxy whose X-Forwarded-For is believed.
-        .public_face(PublicFaceRequest::on_port(0).behind_trusted_proxy(true))
-        .callout_limits(CalloutLimits { max_in_flight: 64, ..CalloutLimits::default() });
+        let face = PublicFaceRequest::on_port(0).behind_trusted_proxy(true);
+        let inputs = AuthServiceInputs::new(hosted).public_face(face);
         start_auth_service(inputs).await
     }
 }

@@ -12,35 +12,28 @@ use cotal_authority::{
     plane::{CLAIM_PATIENCE, PlaneIdentity},
 };
 use cotal_broker::{Connector, Custody, Servers, custody::Owned};
-use cotal_trust::{
-    bundle::DataAccount,
-    system::{SystemClock, SystemEntropy},
-};
-use cotal_wire::{Clock, Entropy, EpError, Space};
+use cotal_trust::bundle::DataAccount;
+use cotal_wire::{EpError, Space};
 use cotal_workspace::instance_identity::InstanceIdentity;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     callers::LiveCallers,
-    composition::{Composition, CompositionRequest, InteractiveManagerSelection},
-    context::{NATIVE_ISSUANCE_PRUNE, StartError},
-    hosted::{check_prune, check_servers},
+    composition::{Chosen, Composition, InteractiveManagerSelection},
+    context::StartError,
+    hosted::SpaceAt,
     managers::PlaneManagers,
     past_note::PastNote,
 };
 
 /// What a plane is opened from.
 pub struct OpenAuthAuthorityPlaneOptions {
-    space: Space,
-    servers: String,
+    at: SpaceAt,
     data_account: DataAccount,
     identity_root: PathBuf,
-    composition: CompositionRequest,
-    native_issuance_prune: Duration,
+    composition: Composition,
     claim_patience: Duration,
     local_manager: Arc<dyn ReadLocalManager>,
-    clock: Arc<dyn Clock>,
-    entropy: Arc<dyn Entropy>,
 }
 
 /// An open plane and every connection that it ever opened. Clones are one handle; dropped, the last of them closes the
@@ -49,53 +42,29 @@ pub struct OpenAuthAuthorityPlaneOptions {
 pub struct AuthAuthorityPlane {
     plane: Arc<Plane>,
     custody: Custody,
-    composition: Composition,
+    composition: Chosen,
     local_manager: Arc<dyn ReadLocalManager>,
     _released: Arc<DropGuard>,
 }
 
 impl OpenAuthAuthorityPlaneOptions {
-    /// The options that have no default. `servers` is one or more comma-separated NATS URLs; `data_account` signs every
-    /// connection of the plane; `identity_root` is the directory that keeps who the plane's own endpoint is, never one
-    /// inside `.cotal/auth`.
-    pub fn new(
-        space: Space,
-        servers: impl Into<String>,
-        data_account: DataAccount,
-        identity_root: impl AsRef<Path>,
-    ) -> Self {
+    /// The options that have no default. `data_account` signs every connection of the plane; `identity_root` is the
+    /// directory that keeps who the plane's own endpoint is, never one inside `.cotal/auth`.
+    pub fn new(at: SpaceAt, data_account: DataAccount, identity_root: impl AsRef<Path>) -> Self {
         Self {
-            space,
-            servers: servers.into(),
+            at,
             data_account,
             identity_root: identity_root.as_ref().to_owned(),
-            composition: CompositionRequest::default(),
-            native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
+            composition: Composition::new(),
             claim_patience: CLAIM_PATIENCE,
             local_manager: Arc::new(NoLocalManager),
-            clock: Arc::new(SystemClock),
-            entropy: Arc::new(SystemEntropy),
         }
     }
 
-    /// See [`crate::AuthServiceInputs::interactive_manager_selection`].
+    /// What the plane is told beyond where it is.
     #[must_use]
-    pub fn interactive_manager_selection(mut self, selection: impl Into<String>) -> Self {
-        self.composition.selection = Some(selection.into());
-        self
-    }
-
-    /// See [`crate::AuthServiceInputs::standing_renewable_ttl_seconds`].
-    #[must_use]
-    pub fn standing_renewable_ttl_seconds(mut self, seconds: u64) -> Self {
-        self.composition.standing_ttl_secs = Some(seconds);
-        self
-    }
-
-    /// See [`crate::AuthServiceInputs::native_issuance_prune`].
-    #[must_use]
-    pub fn native_issuance_prune(mut self, interval: Duration) -> Self {
-        self.native_issuance_prune = interval;
+    pub fn composition(mut self, composition: Composition) -> Self {
+        self.composition = composition;
         self
     }
 
@@ -114,20 +83,11 @@ impl OpenAuthAuthorityPlaneOptions {
         self
     }
 
-    /// Another clock and another source of randomness than the operating system's.
-    #[must_use]
-    pub fn clock_and_entropy(mut self, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
-        self.clock = clock;
-        self.entropy = entropy;
-        self
-    }
-
     /// Everything that can be refused without an effect: the composition first, as the plane's open has it.
-    fn check(&self) -> Result<(Composition, Servers), StartError> {
+    fn check(&self) -> Result<(Chosen, Servers), StartError> {
         let refuse = |sentence: String| StartError::Input(sentence);
         let composition = self.composition.check()?;
-        check_prune(self.native_issuance_prune)?;
-        let servers = check_servers("servers", &self.servers)?;
+        let servers = self.at.check_servers()?;
         if self.identity_root.as_os_str().is_empty() {
             return Err(refuse("identityRoot must name the directory of the plane's identity".into()));
         }
@@ -164,20 +124,13 @@ pub async fn open_auth_authority_plane(
 
 async fn open(
     options: OpenAuthAuthorityPlaneOptions,
-    composition: Composition,
+    composition: Chosen,
     servers: Servers,
 ) -> Result<AuthAuthorityPlane, StartError> {
     let OpenAuthAuthorityPlaneOptions {
-        space,
-        data_account,
-        identity_root,
-        native_issuance_prune,
-        claim_patience,
-        local_manager,
-        clock,
-        entropy,
-        ..
+        at, data_account, identity_root, claim_patience, local_manager, ..
     } = options;
+    let SpaceAt { space, clock, entropy, .. } = at;
     let identity = InstanceIdentity::load_or_create(&identity_root, &*entropy)
         .map_err(|error| StartError::Identity(error.0))?;
     let identity = PlaneIdentity { serve: identity.serve.public().clone(), instance: identity.instance };
@@ -191,6 +144,7 @@ async fn open(
         Arc::clone(&entropy),
     );
     let past = Some(Arc::new(PastNote::in_dir(&identity_root, &space)) as _);
+    let native_issuance_prune = composition.native_issuance_prune;
     let inputs =
         PlaneInputs { connector, clock, entropy, identity, native_issuance_prune, claim_patience, past };
     let plane = match Plane::open(inputs).await {
@@ -289,7 +243,7 @@ impl AuthAuthorityPlane {
 
 #[cfg(test)]
 mod tests {
-    use cotal_trust::nkey::Seed;
+    use cotal_trust::{nkey::Seed, system::SystemEntropy};
 
     use super::*;
     use crate::composition::CompositionError;
@@ -297,21 +251,15 @@ mod tests {
     fn options(servers: &str, identity_root: &str) -> OpenAuthAuthorityPlaneOptions {
         let signing = Seed::generate(&SystemEntropy);
         let data_account = DataAccount { account: Seed::generate(&SystemEntropy).public().clone(), signing };
-        OpenAuthAuthorityPlaneOptions::new(
-            Space::parse("demo").unwrap(),
-            servers,
-            data_account,
-            identity_root,
-        )
+        let at = SpaceAt::new(Space::parse("demo").unwrap(), servers);
+        OpenAuthAuthorityPlaneOptions::new(at, data_account, identity_root)
     }
 
     #[test]
     fn the_composition_is_refused_before_where_it_would_be_opened() {
         let text = |options: OpenAuthAuthorityPlaneOptions| options.check().err().unwrap();
-        let refusal =
-            text(options("", "").interactive_manager_selection("any").standing_renewable_ttl_seconds(0));
-        assert!(matches!(refusal, StartError::Composition(CompositionError::Selection)), "{refusal}");
-        let refusal = text(options("", "").standing_renewable_ttl_seconds(0));
+        let choices = Composition::new().standing_renewable_ttl_seconds(0);
+        let refusal = text(options("", "").composition(choices));
         assert!(matches!(refusal, StartError::Composition(CompositionError::StandingTtl(0))), "{refusal}");
         assert!(text(options("", "")).to_string().contains("servers"));
         assert!(text(options("nats://h", "")).to_string().contains("identityRoot must name"));

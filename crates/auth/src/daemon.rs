@@ -12,7 +12,7 @@ use cotal_workspace::{
 use futures::{StreamExt as _, stream};
 
 use crate::{
-    composition::{Composition, CompositionRequest},
+    composition::{Chosen, Composition},
     files,
     handle::End,
     host::{Host, full::FullLanes, lane::Threshold, manifest::parse_auth_host_manifest, watch::Reread},
@@ -153,8 +153,10 @@ async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DaemonError> {
     // Before any effect: a composition that asks for what there is not must not have begun.
-    let selection = options.interactive_manager_selection.clone();
-    let composition = CompositionRequest { selection, ..CompositionRequest::default() };
+    let composition = match &options.interactive_manager_selection {
+        Some(selection) => Composition::new().interactive_manager_selection(selection),
+        None => Composition::new(),
+    };
     let composition = composition.check().map_err(DaemonError::of)?;
     if args.callout_only {
         return match &args.spaces {
@@ -172,7 +174,7 @@ fn never() -> Reread {
 
 async fn serve(
     flags: Flags,
-    composition: Composition,
+    composition: Chosen,
     store: Option<Arc<dyn SecretStore>>,
     options: &AuthServiceRuntimeOptions,
     reread: Reread,
@@ -208,7 +210,7 @@ async fn serve(
 
 async fn serve_one(
     flags: ServiceFlags,
-    composition: Composition,
+    composition: Chosen,
     hold: Option<Duration>,
     store: Option<Arc<dyn SecretStore>>,
     options: &AuthServiceRuntimeOptions,

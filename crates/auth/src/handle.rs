@@ -13,7 +13,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     capability::Capability,
-    composition::{Composition, InteractiveManagerSelection},
+    composition::{Chosen, InteractiveManagerSelection},
     hosted::HostedContext,
     http::listener::Listener,
     lines::LineWriter,
@@ -60,7 +60,7 @@ pub(crate) struct HandleParts {
     pub context: Option<HostedContext>,
     pub space: Space,
     pub data_account: Nkey<Account>,
-    pub composition: Composition,
+    pub composition: Chosen,
     pub platform: Option<Platform>,
     pub supervision: Option<Arc<dyn PlatformSupervision>>,
     /// The platform's owner, in both readings of its rule.
@@ -355,15 +355,20 @@ impl Inner {
 mod tests {
     use std::{future::poll_fn, task::Poll, time::Duration};
 
+    use cotal_authority::issued::ISSUER_TTL_DEFAULT_SECS;
     use cotal_broker::Servers;
-    use cotal_callout::{CalloutLimits, ConnectLimits};
+    use cotal_callout::ConnectLimits;
     use cotal_testkit::space::TestSpace;
-    use cotal_trust::system::{SystemClock, SystemEntropy};
+    use cotal_trust::system::SystemClock;
     use cotal_workspace::secret_store::FsSecretStore;
     use tokio::{net::TcpStream, task::yield_now};
 
     use super::*;
-    use crate::context::{self, ContextInputs, NATIVE_ISSUANCE_PRUNE};
+    use crate::{
+        composition::Composition,
+        context::{self, ContextInputs},
+        member::Member,
+    };
 
     /// A space, and the clock that everything of a context holds on to while it runs.
     struct Fixture {
@@ -380,27 +385,23 @@ mod tests {
 
         fn inputs(&self) -> ContextInputs {
             let lines = Arc::clone(&self.lines);
+            let TestSpace { space, root, server, state_dir, .. } = &self.space;
+            let servers = Servers::parse(&server.url()).unwrap();
+            let store = Arc::new(FsSecretStore::open(root).unwrap());
             ContextInputs {
-                space: self.space.space.clone(),
-                servers: Servers::parse(&self.space.server.url()).unwrap(),
-                store: Arc::new(FsSecretStore::open(&self.space.root).unwrap()),
-                state_dir: self.space.state_dir.clone(),
-                identity_root: self.space.root.space_dir(&self.space.space),
-                context: None,
-                composition: Composition::default(),
+                member: Member {
+                    callout_log: Some(Arc::new(move |line| lines.lock().push(line.to_owned()))),
+                    clock: Arc::clone(&self.clock) as _,
+                    ..Member::of_root(root, space.clone(), servers, store, state_dir.clone())
+                },
+                identity_root: root.space_dir(space),
+                composition: Composition::new().check().unwrap(),
+                issuer_ttl_secs: ISSUER_TTL_DEFAULT_SECS,
                 platform: None,
                 supervision: None,
                 port: 0,
                 public_face: None,
-                callout_limits: CalloutLimits::default(),
-                crowd: None,
                 connect_limits: ConnectLimits::default(),
-                native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
-                expected_server_ids: None,
-                callout_log: Some(Arc::new(move |line| lines.lock().push(line.to_owned()))),
-                threshold: crate::host::lane::Threshold::default(),
-                clock: Arc::clone(&self.clock) as _,
-                entropy: Arc::new(SystemEntropy),
             }
         }
 

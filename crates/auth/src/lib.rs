@@ -25,9 +25,11 @@ mod handle;
 mod host;
 mod hosted;
 mod http;
+mod inputs;
 mod lines;
 mod manager;
 pub mod managers;
+mod member;
 mod openapi;
 mod past_note;
 mod platform;
@@ -55,17 +57,19 @@ pub use authority_plane::{AuthAuthorityPlane, OpenAuthAuthorityPlaneOptions, ope
 pub use bridge::{create_idp_bridge, pinned_jwks_resolver};
 pub use callers::LiveCallers;
 pub use capability::Capability;
-pub use composition::{CompositionError, InteractiveManagerSelection, STANDING_RENEWABLE_TTL};
-pub use context::{CalloutLog, StartError};
+pub use composition::{Composition, CompositionError, InteractiveManagerSelection, STANDING_RENEWABLE_TTL};
+pub use context::StartError;
 pub use daemon::{
     AuthServiceArgs, AuthServiceRuntimeOptions, DaemonError, SECRET_STORE, STARTUP_HOLD, run_auth_service,
     run_auth_service_until, stdout_line,
 };
 pub use handle::{AuthService, CloseError, End, Readiness};
 pub use host::manifest::{AuthHostEntry, ManifestError, parse_auth_host_manifest};
-pub use hosted::{AuthServiceInputs, HostedContext, start_auth_service};
+pub use hosted::{HostedContext, HostedSpace, SpaceAt};
 pub use http::{doors::LifecycleDoor, mesh::AUTH_PROVIDER_NAME};
+pub use inputs::{AuthServiceInputs, start_auth_service};
 pub use lines::{StderrLine, stderr_line};
+pub use member::CalloutLog;
 pub use openapi::openapi_document;
 pub use platform::{
     AssignmentState, HOST_FENCE_POLL, HostDoor, HostIncarnation, ObserveAssignment, PlatformAssignment,
@@ -76,7 +80,7 @@ pub use provider::{
     AuthProvider, AuthProviders, CotalAuthProvider, DeprovisionError, ProviderError, reviewed_secret_keys,
 };
 pub use public_face::{PublicFace, PublicFaceError, PublicFaceRequest};
-pub use replica::{CalloutReplica, CalloutReplicaInputs, ReplicaEnd, admits_service_endpoints};
+pub use replica::{CalloutReplica, ReplicaEnd, admits_service_endpoints};
 pub use served::withdraw_left_discovery;
 pub use user_tokens::{UserTokenIssuer, create_user_token_issuer};
 

@@ -8,9 +8,9 @@ use std::{
     sync::Arc,
 };
 
+use cotal_authority::issued::ISSUER_TTL_DEFAULT_SECS;
 use cotal_broker::Servers;
 use cotal_callout::{CalloutLimits, ConnectLimits, Crowd};
-use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{EpError, Space};
 use cotal_workspace::{file, material::Discovery, root::Root, secret_store::SecretStore};
 use parking_lot::Mutex;
@@ -21,11 +21,12 @@ use rustix::{
 use zeroize::Zeroizing;
 
 use crate::{
-    composition::Composition,
-    context::{self, CalloutLog, ContextInputs, NATIVE_ISSUANCE_PRUNE},
+    composition::Chosen,
+    context::{self, ContextInputs},
     daemon::DaemonError,
     handle::{AuthService, CloseError, End},
     host::lane::Threshold,
+    member::{CalloutLog, Member},
     public_face::PublicFace,
 };
 
@@ -61,33 +62,28 @@ impl TakenDir {
     pub(crate) async fn start(
         self,
         flags: ServiceFlags,
-        composition: Composition,
+        composition: Chosen,
         root: &Root,
         store: Arc<dyn SecretStore>,
         threshold: Threshold,
     ) -> Result<Served, DaemonError> {
-        let servers = flags.servers.clone();
+        let ServiceFlags { space, servers, port, public_face, callout_limits, crowd, callout_log } = flags;
         let service = context::start(ContextInputs {
-            identity_root: root.space_dir(&flags.space),
-            space: flags.space,
-            servers: flags.servers,
-            store,
-            state_dir: self.path.clone(),
-            context: None,
+            identity_root: root.space_dir(&space),
+            member: Member {
+                callout_limits,
+                crowd,
+                callout_log,
+                threshold,
+                ..Member::of_root(root, space, servers.clone(), store, self.path.clone())
+            },
             composition,
+            issuer_ttl_secs: ISSUER_TTL_DEFAULT_SECS,
             platform: None,
             supervision: None,
-            port: flags.port,
-            public_face: flags.public_face,
-            callout_limits: flags.callout_limits,
-            crowd: flags.crowd,
+            port,
+            public_face,
             connect_limits: ConnectLimits::default(),
-            native_issuance_prune: NATIVE_ISSUANCE_PRUNE,
-            expected_server_ids: None,
-            callout_log: flags.callout_log,
-            threshold,
-            clock: Arc::new(SystemClock),
-            entropy: Arc::new(SystemEntropy),
         })
         .await
         .map_err(DaemonError::of)?;

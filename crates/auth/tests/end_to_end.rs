@@ -315,11 +315,11 @@ async fn a_server_that_is_not_listed_is_not_answered() {
     let server_id = stage.connected(&bearer).await.info()["server_id"].as_str().unwrap().to_owned();
     service.close().await.unwrap();
 
-    let listed = stage.inputs().expected_server_ids([server_id]);
+    let listed = stage.hosted().expected_server_ids([server_id]);
     let service = start_auth_service(listed).await.unwrap();
     stage.connected(&bearer).await;
     service.close().await.unwrap();
-    let another = stage.inputs().expected_server_ids(["NOBODY".to_owned()]);
+    let another = stage.hosted().expected_server_ids(["NOBODY".to_owned()]);
     let service = start_auth_service(another).await.unwrap();
     stage.refused(Some(&bearer)).await;
     service.close().await.unwrap();
@@ -409,13 +409,15 @@ async fn a_daemon_whose_future_is_dropped_leaves_no_discovery_file() {
 async fn a_context_of_another_account_another_store_or_with_credentials_in_its_servers_does_not_start() {
     let stage = Stage::start().await;
     let other = Stage::start().await;
-    let refused = start_auth_service(other.inputs_with_account_of(&stage)).await.err().unwrap();
+    let of_the_other = other.hosted_as(stage.context(), &other.space.server.url(), "test-store");
+    let refused = start_auth_service(of_the_other).await.err().unwrap();
     assert!(matches!(refused, StartError::Account), "{refused}");
     let refused =
-        start_auth_service(stage.inputs_dialling("nats://u:s3cret@127.0.0.1:1")).await.err().unwrap();
+        start_auth_service(stage.hosted_dialling("nats://u:s3cret@127.0.0.1:1")).await.err().unwrap();
     assert!(matches!(refused, StartError::Input(_)), "{refused}");
     assert!(!refused.to_string().contains("s3cret"), "{refused}");
-    let refused = start_auth_service(stage.inputs_naming_store("elsewhere")).await.err().unwrap();
+    let elsewhere = stage.hosted_as(stage.context(), &stage.space.server.url(), "elsewhere");
+    let refused = start_auth_service(elsewhere).await.err().unwrap();
     assert!(matches!(refused, StartError::Input(_)), "{refused}");
 }
 

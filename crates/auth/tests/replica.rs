@@ -16,8 +16,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use cotal_auth::{
-    AuthServiceArgs, CalloutLog, CalloutReplica, CalloutReplicaInputs, DaemonError, ReplicaEnd, StartError,
-    admits_service_endpoints, run_auth_service_until, start_auth_service,
+    AuthServiceArgs, CalloutLimits, CalloutLog, CalloutReplica, DaemonError, HostedSpace, ReplicaEnd,
+    SpaceAt, StartError, admits_service_endpoints, run_auth_service_until, start_auth_service,
 };
 use cotal_broker::{Connection, Connector, Custody, Lifetime, kv::Bucket};
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
@@ -156,7 +156,7 @@ async fn answers(stage: &Stage, lines: &Lines, bearers: &[Option<String>]) -> Ve
 async fn a_replica_answers_every_connect_as_the_full_service_does() {
     let stage = Stage::start().await;
     let lines = Lines::default();
-    let full = start_auth_service(stage.inputs().callout_log(into(&lines))).await.unwrap();
+    let full = start_auth_service(stage.hosted().callout_log(into(&lines))).await.unwrap();
     let exchange = async |body: &Value| {
         let url = format!("{}/exchange", full.url());
         let (status, answer) = stage.post(&url, Some(full.cap().expose()), body).await;
@@ -193,7 +193,7 @@ async fn a_replica_answers_every_connect_as_the_full_service_does() {
     stage.refused(bearers[0].as_deref()).await;
 
     let lines = Lines::default();
-    let replica = CalloutReplica::start(stage.replica_inputs().callout_log(into(&lines))).await.unwrap();
+    let replica = CalloutReplica::start(stage.hosted().callout_log(into(&lines))).await.unwrap();
     let by_the_replica = answers(&stage, &lines, &bearers).await;
     assert_eq!(by_the_replica, by_the_full_service);
     soon(replica.close()).await.unwrap();
@@ -210,7 +210,7 @@ async fn a_connect_through_a_replica_leaves_its_row_which_the_full_service_finds
     let (_, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
     let bearer = answer["token"].as_str().unwrap().to_owned();
     daemon.stop().await.unwrap();
-    let replica = CalloutReplica::start(stage.replica_inputs()).await.unwrap();
+    let replica = CalloutReplica::start(stage.hosted()).await.unwrap();
     stage.connected(&bearer).await;
     let admin = admin(&stage).await;
     let keys = Bucket::new(&admin, "cotal_auth_demo").keys("natkey.>").await.unwrap();
@@ -250,7 +250,7 @@ async fn the_broker_grants_of_a_replica_are_these_and_the_broker_denies_it_every
     let before = files(&stage.space.root.cotal_dir());
 
     let tap = Tap::start(stage.space.server.port()).await;
-    let replica = CalloutReplica::start(stage.replica_inputs_dialling(&tap.url())).await.unwrap();
+    let replica = CalloutReplica::start(stage.hosted_dialling(&tap.url())).await.unwrap();
     stage.connected(answer["token"].as_str().unwrap()).await;
     assert_eq!(files(&stage.space.root.cotal_dir()), before, "a running replica leaves nothing on the disk");
     let signed = tap.presented();
@@ -363,7 +363,7 @@ async fn a_replica_issues_over_a_session_of_its_own_and_only_once_a_connect_need
     let bound = bound_to(&stage, &manager, &plain);
 
     let tap = Tap::start(stage.space.server.port()).await;
-    let replica = CalloutReplica::start(stage.replica_inputs_dialling(&tap.url())).await.unwrap();
+    let replica = CalloutReplica::start(stage.hosted_dialling(&tap.url())).await.unwrap();
     stage.connected(&plain).await;
     let issuers = || {
         let all = replica.connections().into_iter();
@@ -444,10 +444,10 @@ async fn a_replica_that_loses_a_store_connection_or_the_callouts_ends_and_the_ot
     let (_, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
     let bearer = answer["token"].as_str().unwrap().to_owned();
     daemon.stop().await.unwrap();
-    let other = CalloutReplica::start(stage.replica_inputs()).await.unwrap();
+    let other = CalloutReplica::start(stage.hosted()).await.unwrap();
     for label in ["cotal:auth-replica-store:demo", "cotal:auth-reader:demo", "cotal:auth-replica:demo"] {
         let tap = Tap::start(stage.space.server.port()).await;
-        let replica = CalloutReplica::start(stage.replica_inputs_dialling(&tap.url())).await.unwrap();
+        let replica = CalloutReplica::start(stage.hosted_dialling(&tap.url())).await.unwrap();
         tap.cut(label);
         let ReplicaEnd::Lost(why) = soon(replica.ended()).await else { panic!("{label}: it was not closed") };
         assert!(why.starts_with(label), "{why}");
@@ -464,11 +464,11 @@ async fn a_replica_that_loses_a_store_connection_or_the_callouts_ends_and_the_ot
 #[tokio::test]
 async fn a_replica_ends_with_its_broker_and_fails_its_process() {
     let mut stage = Stage::start().await;
-    let replica = CalloutReplica::start(stage.replica_inputs()).await.unwrap();
+    let replica = CalloutReplica::start(stage.hosted()).await.unwrap();
     stage.space.server.kill();
     assert!(matches!(soon(replica.ended()).await, ReplicaEnd::Lost(_)));
     soon(replica.close()).await.unwrap();
-    let refused = CalloutReplica::start(stage.replica_inputs()).await.err();
+    let refused = CalloutReplica::start(stage.hosted()).await.err();
     assert!(matches!(refused, Some(StartError::Stores(error)) if error.code == EpCode::Unavailable));
 }
 
@@ -476,7 +476,7 @@ async fn a_replica_ends_with_its_broker_and_fails_its_process() {
 async fn a_dropped_replica_closes_and_a_clone_keeps_it() {
     let stage = Stage::start().await;
     let tap = Tap::start(stage.space.server.port()).await;
-    let replica = CalloutReplica::start(stage.replica_inputs_dialling(&tap.url())).await.unwrap();
+    let replica = CalloutReplica::start(stage.hosted_dialling(&tap.url())).await.unwrap();
     let clone = replica.clone();
     drop(replica);
     assert!(clone.connections().iter().all(|owned| !owned.ended));
@@ -494,7 +494,7 @@ async fn a_replica_creates_no_store() {
         serde_json::from_slice::<Value>(&answer.payload).unwrap()
     };
     assert_eq!(ask("DELETE").await["success"], true);
-    let Err(StartError::Stores(refusal)) = CalloutReplica::start(stage.replica_inputs()).await else {
+    let Err(StartError::Stores(refusal)) = CalloutReplica::start(stage.hosted()).await else {
         panic!("it started without a store")
     };
     assert_eq!(refusal.code, EpCode::FailedPrecondition);
@@ -513,7 +513,7 @@ async fn a_space_that_admits_service_endpoints_is_refused_over_one_connection_th
     assert!(admits().await.unwrap());
 
     let tap = Tap::start(stage.space.server.port()).await;
-    let refusal = CalloutReplica::start(stage.replica_inputs_dialling(&tap.url())).await.err().unwrap();
+    let refusal = CalloutReplica::start(stage.hosted_dialling(&tap.url())).await.err().unwrap();
     assert!(matches!(refusal, StartError::ServiceEndpoints));
     let dialled: Vec<_> = tap.presented().into_iter().map(|user| user.name).collect();
     assert_eq!(dialled, ["cotal:auth-replica-store:demo"]);
@@ -539,7 +539,7 @@ async fn an_admission_that_nobody_can_read_is_an_error_and_no_answer() {
         matches!(&garbled, Err(StartError::Stores(error)) if error.code == EpCode::Internal),
         "{garbled:?}"
     );
-    assert!(matches!(CalloutReplica::start(stage.replica_inputs()).await, Err(StartError::Stores(_))));
+    assert!(matches!(CalloutReplica::start(stage.hosted()).await, Err(StartError::Stores(_))));
 
     stage.space.server.kill();
     let gone = admits_service_endpoints(&space, &url, &*stage.injected()).await;
@@ -550,24 +550,21 @@ async fn an_admission_that_nobody_can_read_is_an_error_and_no_answer() {
 async fn inputs_that_are_not_this_spaces_are_refused_before_anything_is_dialled() {
     let (stage, other) = (Stage::start().await, Stage::start().await);
     let tap = Tap::start(stage.space.server.port()).await;
-    let with = |context, servers: &str, coordinate: &str, dir: &std::path::Path| {
-        CalloutReplicaInputs::new(
-            context,
-            stage.space.space.clone(),
-            servers,
-            stage.injected(),
-            coordinate,
-            dir,
-        )
+    let url = tap.url();
+    let refused = async |hosted| CalloutReplica::start(hosted).await.err().unwrap().to_string();
+    let with = |context, servers: &str, coordinate: &str| stage.hosted_as(context, servers, coordinate);
+    assert!(refused(with(stage.context(), "http://x", "test-store")).await.contains("servers"));
+    assert!(refused(with(stage.context(), &url, "other")).await.contains("storeIdentity"));
+    assert!(refused(with(other.context(), &url, "test-store")).await.contains("data account"));
+    let nothing_at_once = CalloutLimits { max_in_flight: 0, ..CalloutLimits::default() };
+    let hosted = stage.hosted_dialling(&url).callout_limits(nothing_at_once);
+    assert!(refused(hosted).await.contains("calloutLimits: "));
+    let in_dir = |dir: &std::path::Path| {
+        let at = SpaceAt::new(stage.space.space.clone(), &url);
+        HostedSpace::new(stage.context(), at, stage.injected(), "test-store", dir)
     };
-    let (url, dir) = (tap.url(), stage.space.state_dir.clone());
-    let refused = async |inputs| CalloutReplica::start(inputs).await.err().unwrap().to_string();
-    assert!(refused(with(stage.context(), "http://x", "test-store", &dir)).await.contains("servers"));
-    assert!(refused(with(stage.context(), &url, "other", &dir)).await.contains("storeIdentity"));
-    assert!(refused(with(other.context(), &url, "test-store", &dir)).await.contains("data account"));
-    let nowhere = dir.join("nowhere");
-    assert!(refused(with(stage.context(), &url, "test-store", &nowhere)).await.contains("actor ledger"));
-    assert!(refused(with(stage.context(), &url, "test-store", "".as_ref())).await.contains("stateDir"));
+    assert!(refused(in_dir(&stage.space.state_dir.join("nowhere"))).await.contains("actor ledger"));
+    assert!(refused(in_dir("".as_ref())).await.contains("stateDir"));
     assert!(tap.presented().is_empty());
 }
 

@@ -14,7 +14,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use cotal_auth::{AuthService, AuthServiceInputs, HostedContext, PublicFaceRequest, start_auth_service};
+use cotal_auth::{
+    AuthService, AuthServiceInputs, Composition, HostedContext, HostedSpace, PublicFaceRequest, SpaceAt,
+    start_auth_service,
+};
 use cotal_dev_idp::{DevIdp, DevIdpOptions};
 use cotal_ledger::{GrantInput, Ledger};
 use cotal_manager::remote::{
@@ -67,18 +70,11 @@ impl Host {
             lifecycle_uid: LifecycleUid::mint(&SystemEntropy),
         };
         let store: Arc<dyn SecretStore> = Arc::new(Injected(FsSecretStore::open(&space.root).unwrap()));
-        let inputs = AuthServiceInputs::new(
-            context,
-            space.space.clone(),
-            space.server.url(),
-            store,
-            COORDINATE,
-            &space.state_dir,
-        );
-        let inputs = inputs
+        let at = SpaceAt::new(space.space.clone(), space.server.url());
+        let hosted = HostedSpace::new(context, at, store, COORDINATE, &space.state_dir);
+        let inputs = AuthServiceInputs::new(hosted.callout_log(Arc::new(|_| {})))
             .public_face(PublicFaceRequest::on_port(0))
-            .standing_renewable_ttl_seconds(TTL_SECS)
-            .callout_log(Arc::new(|_| {}));
+            .composition(Composition::new().standing_renewable_ttl_seconds(TTL_SECS));
         let service = start_auth_service(inputs).await.unwrap();
         let owner = space.material.owner_secret.derive(&idp.origin(), PERSON).unwrap();
         let host = Self { idp, space, service, owner, _delivery: delivery };

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cotal_broker::Servers;
 use cotal_callout::{CalloutLimits, Crowd};
-use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::Space;
 use cotal_workspace::{root::Root, secret_store::SecretStore};
 
@@ -18,8 +17,8 @@ use crate::{
     context::StartError,
     handle::CloseError,
     lines::LineWriter,
-    managers::RootManager,
-    replica::{self, CalloutReplica, ReplicaEnd, ReplicaInputs},
+    member::Member,
+    replica::{self, CalloutReplica, ReplicaEnd},
 };
 
 /// What every lane of a callout host is given. Nothing else of one lane is another's.
@@ -50,20 +49,14 @@ impl OpenLane for ReplicaLanes {
             return Err(LaneRefusal::of(StartError::ServiceEndpoints));
         }
         let (stderr, at) = (LineWriter::stderr(), prefix(&entry.space));
-        let replica = replica::start(ReplicaInputs {
-            space: entry.space.clone(),
-            servers: self.servers.clone(),
-            store: Arc::clone(&self.store),
-            state_dir: self.root.user_auth_state_dir(&entry.space).map_err(LaneRefusal::of)?,
-            context: None,
-            local_manager: Arc::new(RootManager::of(self.root.space_dir(&entry.space))),
+        let state_dir = self.root.user_auth_state_dir(&entry.space).map_err(LaneRefusal::of)?;
+        let (space, servers, store) = (entry.space.clone(), self.servers.clone(), Arc::clone(&self.store));
+        let replica = replica::start(Member {
             callout_limits: self.callout_limits,
             crowd: Some(self.crowd.clone()),
-            expected_server_ids: None,
             callout_log: Some(Arc::new(move |line| stderr.line(&format!("{at} {line}")))),
             threshold: threshold.clone(),
-            clock: Arc::new(SystemClock),
-            entropy: Arc::new(SystemEntropy),
+            ..Member::of_root(&self.root, space, servers, store, state_dir)
         })
         .await
         .map_err(LaneRefusal::of)?;

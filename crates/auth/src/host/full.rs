@@ -14,10 +14,10 @@ use super::{
     manifest::AuthHostEntry,
 };
 use crate::{
-    composition::Composition,
-    context::CalloutLog,
+    composition::Chosen,
     daemon::DaemonError,
     handle::CloseError,
+    member::CalloutLog,
     served::{Served, ServiceFlags, TakenDir, failure},
 };
 
@@ -26,7 +26,7 @@ pub(crate) struct FullLanes {
     pub(crate) root: Root,
     pub(crate) store: Arc<dyn SecretStore>,
     pub(crate) servers: Servers,
-    pub(crate) composition: Composition,
+    pub(crate) composition: Chosen,
     pub(crate) callout_limits: CalloutLimits,
     /// All of them share the cores.
     pub(crate) crowd: Crowd,

@@ -6,7 +6,6 @@
 //! connects that another member could answer.
 
 mod admission;
-mod inputs;
 mod run;
 
 use std::sync::Arc;
@@ -15,10 +14,8 @@ use cotal_authority::{
     ConnectReader, ReplicaStores,
     issued::{ISSUER_TTL_DEFAULT_SECS, IssuerSession},
 };
-use cotal_broker::{Connection, Connector, Custody, custody::Owned};
-use cotal_callout::{Callout, CalloutParts, ConnectLimits, Limiter};
-use cotal_ledger::Ledger;
-use cotal_trust::issuer::issuer_urn;
+use cotal_broker::{Connection, Custody, custody::Owned};
+use cotal_callout::{Callout, ConnectLimits, Limiter};
 use cotal_wire::{EpError, InfraRole, Space};
 use cotal_workspace::{file, material::CalloutMaterial};
 use futures::FutureExt;
@@ -26,16 +23,14 @@ use tokio::sync::{Mutex, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use admission::admits_service_endpoints;
-pub use inputs::CalloutReplicaInputs;
-pub(crate) use inputs::ReplicaInputs;
 pub(crate) use run::{run_replica, run_replicas};
 
 use crate::{
-    callers::LiveCallers,
-    context::{StartError, log_or_stderr},
+    context::StartError,
     handle::CloseError,
-    hosted::HostedContext,
+    hosted::{HostedContext, HostedSpace},
     lines::LineWriter,
+    member::{Answering, AtTheBroker, Member, Secrets},
 };
 
 /// Why a replica ended.
@@ -76,12 +71,15 @@ struct Inner {
 // === impl CalloutReplica ===
 
 impl CalloutReplica {
-    /// Starts a replica. Everything that it opened is closed again when a step fails, and when the future is dropped
-    /// before it resolves: the start then runs on to its next end, and closes.
+    /// Starts a replica, with the checks of [`crate::start_auth_service`] as far as it has what they check. It installs no
+    /// signal handler and never ends the process. Its connect limits are the defaults (contract 08 §5). Everything that it
+    /// opened is closed again when a step fails, and when the future is dropped before it resolves: the start then runs on
+    /// to its next end, and closes.
     ///
     /// A space whose service-endpoint admission is open is [`StartError::ServiceEndpoints`].
-    pub async fn start(inputs: CalloutReplicaInputs) -> Result<Self, StartError> {
-        start(inputs.checked()?).await
+    pub async fn start(hosted: HostedSpace) -> Result<Self, StartError> {
+        let servers = hosted.check_place()?;
+        start(hosted.into_member(servers)?).await
     }
 
     /// The assignment that a hosted replica serves.
@@ -189,13 +187,13 @@ impl Inner {
 
 /// Starts a replica, in a task of its own: a caller that goes away halfway leaves nothing half-opened behind. What the
 /// task then starts nobody holds, so it closes.
-pub(crate) async fn start(inputs: ReplicaInputs) -> Result<CalloutReplica, StartError> {
-    tokio::spawn(start_whole(inputs)).await.unwrap_or_else(|error| Err(StartError::Interrupted(error)))
+pub(crate) async fn start(member: Member) -> Result<CalloutReplica, StartError> {
+    tokio::spawn(start_whole(member)).await.unwrap_or_else(|error| Err(StartError::Interrupted(error)))
 }
 
-async fn start_whole(inputs: ReplicaInputs) -> Result<CalloutReplica, StartError> {
-    let (custody, space) = (Custody::new(), inputs.space.clone());
-    let started = open(inputs, &custody).await;
+async fn start_whole(member: Member) -> Result<CalloutReplica, StartError> {
+    let (custody, space) = (Custody::new(), member.space.clone());
+    let started = open(member, &custody).await;
     if started.is_err()
         && let Err(error) = custody.close_remaining().await
     {
@@ -205,57 +203,32 @@ async fn start_whole(inputs: ReplicaInputs) -> Result<CalloutReplica, StartError
 }
 
 /// Opens step by step. The admission is read before anything is opened that a refusal would only close again.
-async fn open(inputs: ReplicaInputs, custody: &Custody) -> Result<CalloutReplica, StartError> {
-    let material = load(&inputs).await?;
-    let connector = Connector::new(
-        inputs.servers.as_str(),
-        inputs.space.clone(),
-        material.data_account.clone(),
-        custody.clone(),
-        Arc::clone(&inputs.clock),
-        Arc::clone(&inputs.entropy),
-    )
-    .ending_with_the_broker();
+async fn open(member: Member, custody: &Custody) -> Result<CalloutReplica, StartError> {
+    let secrets = load(&member).await?;
+    let connector = member.connector(&secrets, custody).ending_with_the_broker();
     let stores = ReplicaStores::open(&connector).await.map_err(StartError::Stores)?;
     if stores.admits_service_endpoints().await.map_err(StartError::Stores)? {
         return Err(StartError::ServiceEndpoints);
     }
     let reader =
-        ConnectReader::open(&connector, Arc::clone(&inputs.clock)).await.map_err(StartError::Stores)?;
+        ConnectReader::open(&connector, Arc::clone(&member.clock)).await.map_err(StartError::Stores)?;
     let connection = connector
-        .open_creds(InfraRole::AUTH_REPLICA.label(&inputs.space), &material.callout.callout_creds)
+        .open_creds(InfraRole::AUTH_REPLICA.label(&member.space), &secrets.callout.callout_creds)
         .await
         .map_err(StartError::Callout)?;
-    let (log, stderr) = log_or_stderr(inputs.callout_log);
-    let issuer = IssuerSession::new(connector.clone(), Arc::clone(&inputs.entropy), ISSUER_TTL_DEFAULT_SECS)
+    let issuer = IssuerSession::new(connector, Arc::clone(&member.entropy), ISSUER_TTL_DEFAULT_SECS)
         .map_err(StartError::Callout)?;
-    let live = LiveCallers::new(Arc::clone(&reader), inputs.local_manager);
-    inputs.threshold.cross()?;
-    let callout = Callout::start(
-        connection.clone(),
-        CalloutParts {
-            space: inputs.space.clone(),
-            callout: Arc::new(material.callout),
-            data_account: material.data_account,
-            issuer: Arc::new(material.issuer),
-            ledger: Ledger::at(&inputs.state_dir),
-            reader: Arc::clone(&reader),
-            issuance: Arc::new(stores.issuance(Arc::clone(&inputs.clock))),
-            callers: live.with_issuer(issuer.clone()),
-            limiter: Arc::new(Limiter::new(ConnectLimits::default(), Arc::clone(&inputs.clock))),
-            limits: inputs.callout_limits,
-            crowd: inputs.crowd,
-            expected_server_ids: inputs.expected_server_ids,
-            clock: inputs.clock,
-            entropy: inputs.entropy,
-            log,
-        },
-    )
-    .await
-    .map_err(StartError::Callout)?;
+    let limiter = Arc::new(Limiter::new(ConnectLimits::default(), Arc::clone(&member.clock)));
+    let at = AtTheBroker {
+        connection: connection.clone(),
+        reader: Arc::clone(&reader),
+        issuance: Arc::new(stores.issuance(Arc::clone(&member.clock))),
+        session: issuer.clone(),
+    };
+    let Answering { callout, stderr } = member.answer(&secrets, limiter, at).await?;
     let inner = Arc::new(Inner {
-        context: inputs.context,
-        space: inputs.space,
+        context: member.context,
+        space: member.space,
         custody: custody.clone(),
         stores,
         reader,
@@ -273,20 +246,12 @@ async fn open(inputs: ReplicaInputs, custody: &Custody) -> Result<CalloutReplica
 }
 
 /// The secrets that a callout answers with, checked for whose they are, and the ledger it reads.
-async fn load(inputs: &ReplicaInputs) -> Result<CalloutMaterial, StartError> {
-    let material = CalloutMaterial::load(&*inputs.store, &inputs.space).await?;
-    let expected = issuer_urn(&inputs.space);
-    if material.issuer.issuer() != expected {
-        return Err(StartError::IssuerPin { found: material.issuer.issuer().to_owned(), expected });
-    }
-    let assigned = inputs.context.as_ref().map(|context| &context.account_public_key);
-    if assigned.is_some_and(|assigned| *assigned != material.data_account.account) {
-        return Err(StartError::Account);
-    }
+async fn load(member: &Member) -> Result<Secrets, StartError> {
+    let secrets = member.own(CalloutMaterial::load(&*member.store, &member.space).await?)?;
     // Without it every actor would be refused, here and not where the ledger is.
-    let ledger = inputs.state_dir.display();
-    match file::is_real_dir(&inputs.state_dir) {
-        Ok(true) => Ok(material),
+    let ledger = member.state_dir.display();
+    match file::is_real_dir(&member.state_dir) {
+        Ok(true) => Ok(secrets),
         Ok(false) => Err(StartError::Input(format!(
             "{ledger} is not there, and a callout replica reads the actor ledger in it: run it where the space's full \
              auth service keeps its state"

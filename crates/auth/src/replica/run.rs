@@ -4,20 +4,17 @@ use std::{future::Future, path::PathBuf, sync::Arc};
 
 use cotal_broker::Servers;
 use cotal_callout::{CalloutLimits, Crowd};
-use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::Space;
 use cotal_workspace::secret_store::SecretStore;
 
-use super::{ReplicaEnd, ReplicaInputs, start};
+use super::{ReplicaEnd, start};
 use crate::{
     daemon::{
         AuthServiceArgs, AuthServiceRuntimeOptions, DaemonError, choose_store, read_callout_limits,
         read_server, read_space, refuse_beside_spaces,
     },
-    host::{
-        Host, callout::ReplicaLanes, lane::Threshold, manifest::parse_callout_host_manifest, watch::Reread,
-    },
-    managers::RootManager,
+    host::{Host, callout::ReplicaLanes, manifest::parse_callout_host_manifest, watch::Reread},
+    member::Member,
 };
 
 /// Flags that parsed.
@@ -37,20 +34,11 @@ pub(crate) async fn run_replica(
 ) -> Result<(), DaemonError> {
     tokio::pin!(shutdown);
     let Flags { space, servers, callout_limits } = read_flags(args)?;
-    let starting = start(ReplicaInputs {
-        state_dir: options.root.user_auth_state_dir(&space).map_err(DaemonError::of)?,
-        local_manager: Arc::new(RootManager::of(options.root.space_dir(&space))),
-        space,
-        servers: servers.clone(),
-        store: choose_store(store, options)?,
-        context: None,
+    let state_dir = options.root.user_auth_state_dir(&space).map_err(DaemonError::of)?;
+    let store = choose_store(store, options)?;
+    let starting = start(Member {
         callout_limits,
-        crowd: None,
-        expected_server_ids: None,
-        callout_log: None,
-        threshold: Threshold::default(),
-        clock: Arc::new(SystemClock),
-        entropy: Arc::new(SystemEntropy),
+        ..Member::of_root(&options.root, space, servers.clone(), store, state_dir)
     });
     tokio::pin!(starting);
     let replica = tokio::select! {

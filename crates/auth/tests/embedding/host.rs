@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cotal_auth::{
-    Account, Actor, Artifact, AssignmentState, AuthService, EpCode, HostDoor, InstanceId, LifecycleUid, Nkey,
-    ObserveAssignment, PlatformAssignment, PlatformControl, PlatformHost, Readiness, Space, SystemEntropy,
-    start_auth_service,
+    Account, Actor, Artifact, AssignmentState, AuthService, AuthServiceInputs, Composition, EpCode, HostDoor,
+    InstanceId, LifecycleUid, Nkey, ObserveAssignment, PlatformAssignment, PlatformControl, PlatformHost,
+    Readiness, Space, SystemEntropy, start_auth_service,
 };
 use cotal_testkit::proxy::{Net, Proxy};
 use cotal_wire::canonical::VOID_CLOSURE_DIGEST;
@@ -132,7 +132,7 @@ async fn a_wait_for_a_fence_ends_with_the_context_and_takes_no_epoch_that_there_
 /// The broker cannot be reached from before `begun` is called until a close has begun; what it asks once is dropped.
 async fn closed_over<T>(stage: &Stage, platform: PlatformControl, begun: impl AsyncFnOnce(AuthService) -> T) {
     let proxy = Proxy::start(stage.space.server.port()).await.unwrap();
-    let inputs = stage.inputs_dialling(&proxy.url()).platform_control(platform);
+    let inputs = AuthServiceInputs::new(stage.hosted_dialling(&proxy.url())).platform_control(platform);
     let service = start_auth_service(inputs).await.unwrap();
     proxy.set(Net::Stalled);
     assert!(begun(service.clone()).now_or_never().is_none(), "it ended without a broker");
@@ -251,7 +251,8 @@ async fn a_hosted_context_keeps_who_its_plane_is_in_the_injected_store() {
 async fn a_local_primary_without_a_local_manager_refuses_an_unpinned_caller() {
     let stage = Stage::start().await;
     stage.grant_human("alice", "cli", &[], &["general"]);
-    let inputs = stage.inputs().interactive_manager_selection("local-primary");
+    let composition = Composition::new().interactive_manager_selection("local-primary");
+    let inputs = stage.inputs().composition(composition);
     let service = start_auth_service(inputs).await.unwrap();
     assert_eq!(
         service.interactive_manager_selection(),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use cotal_auth::{
-    Actor, AuthAuthorityPlane, EpCode, LifecycleUid, OpenAuthAuthorityPlaneOptions, Principal, StartError,
-    SystemEntropy, open_auth_authority_plane,
+    Actor, AuthAuthorityPlane, Composition, EpCode, LifecycleUid, OpenAuthAuthorityPlaneOptions, Principal,
+    SpaceAt, StartError, SystemEntropy, open_auth_authority_plane,
 };
 
 use crate::stage::Stage;
@@ -12,14 +12,11 @@ use crate::stage::Stage;
 async fn opened(stage: &Stage) -> Result<AuthAuthorityPlane, StartError> {
     let root = stage.space.root.space_dir(&stage.space.space);
     let account = stage.space.account.data_account();
-    let options = OpenAuthAuthorityPlaneOptions::new(
-        stage.space.space.clone(),
-        stage.space.server.url(),
-        account,
-        root,
-    );
-    open_auth_authority_plane(options.standing_renewable_ttl_seconds(600).claim_patience(Duration::ZERO))
-        .await
+    let at = SpaceAt::new(stage.space.space.clone(), stage.space.server.url());
+    let options = OpenAuthAuthorityPlaneOptions::new(at, account, root)
+        .composition(Composition::new().standing_renewable_ttl_seconds(600))
+        .claim_patience(Duration::ZERO);
+    open_auth_authority_plane(options).await
 }
 
 #[tokio::test]

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use cotal_auth::{
-    AuthServiceArgs, AuthServiceInputs, AuthServiceRuntimeOptions, CalloutReplicaInputs, DaemonError,
-    HostedContext, run_auth_service_until,
+    AuthServiceArgs, AuthServiceInputs, AuthServiceRuntimeOptions, DaemonError, HostedContext, HostedSpace,
+    SpaceAt, run_auth_service_until,
 };
 use cotal_broker::{
     Connector, Custody, Lifetime,
@@ -155,35 +155,27 @@ impl Stage {
     }
 
     pub(crate) fn inputs(&self) -> AuthServiceInputs {
-        self.inputs_of(self, COORDINATE)
+        AuthServiceInputs::new(self.hosted())
     }
 
-    pub(crate) fn inputs_with_account_of(&self, other: &Self) -> AuthServiceInputs {
-        self.inputs_of(other, COORDINATE)
+    pub(crate) fn hosted(&self) -> HostedSpace {
+        self.hosted_dialling(&self.server)
     }
 
-    pub(crate) fn inputs_dialling(&self, servers: &str) -> AuthServiceInputs {
-        self.inputs_with(self, COORDINATE, servers)
+    pub(crate) fn hosted_dialling(&self, servers: &str) -> HostedSpace {
+        self.hosted_as(self.context(), servers, COORDINATE)
     }
 
-    pub(crate) fn inputs_naming_store(&self, coordinate: &str) -> AuthServiceInputs {
-        self.inputs_of(self, coordinate)
-    }
-
-    pub(crate) fn replica_inputs(&self) -> CalloutReplicaInputs {
-        self.replica_inputs_dialling(&self.server)
-    }
-
-    pub(crate) fn replica_inputs_dialling(&self, servers: &str) -> CalloutReplicaInputs {
-        CalloutReplicaInputs::new(
-            self.context(),
-            self.space.space.clone(),
-            servers,
-            self.injected(),
-            COORDINATE,
-            &self.space.state_dir,
-        )
-        .callout_log(Arc::new(|_| {}))
+    /// This stage's space, assigned, reached and stored as said.
+    pub(crate) fn hosted_as(
+        &self,
+        context: HostedContext,
+        servers: &str,
+        store_identity: &str,
+    ) -> HostedSpace {
+        let at = SpaceAt::new(self.space.space.clone(), servers);
+        HostedSpace::new(context, at, self.injected(), store_identity, &self.space.state_dir)
+            .callout_log(Arc::new(|_| {}))
     }
 
     /// The assignment of this stage's own account.
@@ -196,22 +188,6 @@ impl Stage {
 
     pub(crate) fn injected(&self) -> Arc<dyn SecretStore> {
         Arc::new(Injected(FsSecretStore::open(&self.space.root).unwrap()))
-    }
-
-    fn inputs_of(&self, account: &Self, coordinate: &str) -> AuthServiceInputs {
-        self.inputs_with(account, coordinate, &self.server)
-    }
-
-    fn inputs_with(&self, account: &Self, coordinate: &str, servers: &str) -> AuthServiceInputs {
-        AuthServiceInputs::new(
-            account.context(),
-            self.space.space.clone(),
-            servers,
-            self.injected(),
-            coordinate,
-            &self.space.state_dir,
-        )
-        .callout_log(Arc::new(|_| {}))
     }
 }
 

@@ -14,7 +14,10 @@ use self::{
     tap::Tap,
 };
 use super::*;
-use crate::host::{Host, manifest::parse_auth_host_manifest};
+use crate::{
+    composition::Composition,
+    host::{Host, manifest::parse_auth_host_manifest},
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_is_full_in_one_lane_sheds_there_and_holds_no_connect_of_another_up() {
@@ -30,7 +33,7 @@ async fn a_queue_that_is_full_in_one_lane_sheds_there_and_holds_no_connect_of_an
         root: house.spaces.root.clone(),
         store: Arc::new(house.spaces.store.clone()),
         servers: Servers::parse(&tap.url()).unwrap(),
-        composition: Composition::default(),
+        composition: Composition::new().check().unwrap(),
         callout_limits: CalloutLimits {
             auth_timeout: Duration::from_secs(10),
             max_in_flight: 1,
