@@ -524,6 +524,10 @@ async fn a_renewal_that_fails_keeps_every_credential_and_is_owed_until_one_succe
     assert!(matches!(standing.renew().await.unwrap(), Renewal::Adopted(_)));
     assert!(standing.debt().is_none() && !file.exists(), "it is paid");
     assert!(held().iter().zip(&good).all(|(new, old)| new != old), "all five, or none");
+    // Nobody is asked while all five are healthy.
+    proxy.set(Net::Cut);
+    assert_eq!(standing.renew().await.unwrap(), Renewal::Skipped);
+    proxy.set(Net::Up);
     assert!(active.goodbye(Some(endpoint)).await.unwrap());
     service.close().await.unwrap();
 }

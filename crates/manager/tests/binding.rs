@@ -31,7 +31,7 @@ use cotal_wire::{
     es_value::EsValue,
     manager_authority::{
         Answers, Attempt, CredentialName, EnrollmentTarget, Incarnation, Kind, OperatorTurn, RenewedRun,
-        RunId, ServedSession, StandingActors, StandingRole, Turn, Unbound,
+        RequestId, RunId, ServedSession, StandingActors, StandingRole, SubmissionId, Turn, Unbound,
     },
     rows::{IssuedAuthorityRef, IssuedPermissions, RunAdmission},
 };
@@ -468,6 +468,9 @@ impl House {
         );
         let run_id = RunId::parse(&format!("run-{}", "f".repeat(32))).unwrap();
         let admit = requests.admit_run(&self.current, run_id.clone(), "cotal.main".into());
+        let name = SubmissionId::parse("nightly-1").unwrap();
+        let submit = requests.submit_run(&self.current, name.clone(), run_id.clone(), "cotal.main".into());
+        let cancel = requests.cancel_run(&self.current, run_id.clone(), "cotal.main".into());
         let revoke = requests.revoke_run(&self.current, run_id.clone(), "why".into());
         let attempt = Attempt {
             run_id: run_id.clone(),
@@ -496,6 +499,12 @@ impl House {
         let attempt = requests.attempt_run(&self.current, Turn::Attempt(attempt));
         let operator = requests.attempt_run(&self.current, Turn::Operator(operator));
         let (op, owner) = (OpId::mint(&SystemEntropy), self.owner.clone());
+        let ended = |kind: &str, request: &RequestId| {
+            json!({
+                "v": 1, "kind": kind, "requestId": request, "runId": run_id,
+                "revocation": { "version": 1, "runId": run_id, "by": "a.b", "reason": "earlier", "revokedAt": 1 },
+            })
+        };
         let mut cases = vec![
             Case {
                 name: "evict",
@@ -564,11 +573,26 @@ impl House {
                 optional: &[],
             },
             Case {
-                name: "revoke",
+                name: "submission",
                 answer: json!({
-                    "v": 1, "kind": "manager-run-revoke", "requestId": revoke.envelope.request_id, "runId": run_id,
-                    "revocation": { "version": 1, "runId": run_id, "by": "a.b", "reason": "earlier", "revokedAt": 1 },
+                    "v": 1, "kind": "manager-run-submission", "requestId": submit.envelope.request_id,
+                    "submissionId": name, "runId": run_id, "revision": 9,
+                    "admission": self.admission(&run_id).to_value(), "created": true,
                 }),
+                bind: Box::new(move |answer| results::bind_run_submission(&submit, answer).map(drop)),
+                free: &["/revision", "/admission/admittedAt", "/created"],
+                optional: &[],
+            },
+            Case {
+                name: "cancel",
+                answer: ended("manager-run-cancel", &cancel.envelope.request_id),
+                bind: Box::new(move |answer| results::bind_run_cancel(&cancel, answer)),
+                free: &["/revocation/by", "/revocation/reason", "/revocation/revokedAt"],
+                optional: &[],
+            },
+            Case {
+                name: "revoke",
+                answer: ended("manager-run-revoke", &revoke.envelope.request_id),
                 bind: Box::new(move |answer| results::bind_run_revoke(&revoke, answer)),
                 free: &["/revocation/by", "/revocation/reason", "/revocation/revokedAt"],
                 optional: &[],
@@ -675,7 +699,7 @@ fn every_good_answer_binds() {
             (case.bind)(&es(&answer)).unwrap_or_else(|why| panic!("{} without {optional}: {why}", case.name));
         }
     }
-    assert_eq!(house.cases().len(), 21, "every operation and every kind");
+    assert_eq!(house.cases().len(), 23, "every operation and every kind");
 }
 
 #[test]

@@ -3,12 +3,8 @@
 use std::{fmt::Display, future::Future, sync::Arc, time::Instant};
 
 use cotal_manager::remote::{
-    Active, ManagerHost, Participant, RefusalKind, RemoteError, Setup,
-    contract::ManagerContract,
-    identity::Origin,
-    participant::Wanted,
-    serving::ManagerEndpoint,
-    standing::{Renewal, Told},
+    Active, ManagerHost, Participant, RefusalKind, RemoteError, Setup, contract::ManagerContract,
+    identity::Origin, participant::Wanted, serving::ManagerEndpoint, standing::Told,
 };
 use cotal_wire::{Actor, ChannelPattern, InstanceId, manager_authority::Incarnation};
 use serde_json::{Map, Value, json};
@@ -235,11 +231,8 @@ impl Check<'_> {
             self.step("retire-left", retire, |()| vec![("agents", many.to_string())]).await?;
         }
         if periods == 0 {
-            self.step("renew", active.standing().renew_early(), |renewal| match renewal {
-                Renewal::Skipped => vec![("renewed", "nothing".into())],
-                Renewal::Adopted(until) => vec![("until", until.0.to_string())],
-            })
-            .await?;
+            self.step("renew", active.standing().renew_early(), |until| vec![("until", until.0.to_string())])
+                .await?;
         } else {
             self.periods(active, periods).await?;
         }

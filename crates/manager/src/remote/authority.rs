@@ -6,7 +6,10 @@ use cotal_wire::{
     Actor, Entropy, InstanceId, Nkey, Owner, Principal, User,
     delivery_admin::EvictionResult,
     es_value::EsValue,
-    manager_authority::{EnrollmentTarget, Incarnation, Mended, RetainedAuthority, ServiceRequest},
+    manager_authority::{
+        EnrollmentTarget, Incarnation, Mended, RenewedRun, RetainedAuthority, RunAdmissionResult, RunId,
+        RunSubmissionResult, ServedSession, ServiceRequest, SubmissionId, Turn,
+    },
     rows::GoalIndexRow,
 };
 use serde::Serialize;
@@ -17,7 +20,7 @@ use super::{
     host::{Answer, ManagerHost},
     identity::ManagerIdentity,
     requests::{Current, Requests},
-    results::{self, Enrolled, Known, Material},
+    results::{self, Enrolled, Known, Material, TurnMaterial},
 };
 
 /// Asks a host on behalf of one manager.
@@ -99,6 +102,29 @@ impl HostAuthority {
         self.service(self.requests().retire(current, key.clone(), target.clone()), &known(current)).await
     }
 
+    /// The serving credential of one session.
+    pub async fn session_serving(
+        &self,
+        current: &Current,
+        session: ServedSession,
+    ) -> Result<Material, RemoteError> {
+        self.service(self.requests().session(&current.owner, session), &known(current)).await
+    }
+
+    /// The reader of one transcript.
+    pub async fn transfer_reader(
+        &self,
+        current: &Current,
+        key: &Nkey<User>,
+    ) -> Result<Material, RemoteError> {
+        self.service(self.requests().transfer_reader(&current.owner, key.clone()), &known(current)).await
+    }
+
+    /// A run's driver and mediator again.
+    pub async fn renew_run(&self, current: &Current, run: RenewedRun) -> Result<Material, RemoteError> {
+        self.service(self.requests().run_driver(current, run), &known(current)).await
+    }
+
     /// An agent comes to be.
     pub async fn enroll(&self, current: &Current, target: EnrollmentTarget) -> Result<Enrolled, RemoteError> {
         let request = self.requests().enroll(current, target);
@@ -164,6 +190,62 @@ impl HostAuthority {
         let answer = self.document(&request).await?;
         results::bind_maintenance(&request, owner, &answer)?;
         Ok(())
+    }
+
+    /// A run may run for whoever asked for it, on this very subject.
+    pub async fn admit_run(
+        &self,
+        current: &Current,
+        run: RunId,
+        subject: String,
+    ) -> Result<RunAdmissionResult, RemoteError> {
+        let request = self.requests().admit_run(current, run, subject);
+        let answer = self.document(&request).await?;
+        Ok(results::bind_run_admission(&request, &answer)?)
+    }
+
+    /// The same under a name of the caller's own: `run` is what the name stands for unless it stands for another already.
+    pub async fn submit_run(
+        &self,
+        current: &Current,
+        submission: SubmissionId,
+        run: RunId,
+        subject: String,
+    ) -> Result<RunSubmissionResult, RemoteError> {
+        let request = self.requests().submit_run(current, submission, run, subject);
+        let answer = self.document(&request).await?;
+        Ok(results::bind_run_submission(&request, &answer)?)
+    }
+
+    /// The credentials of a driver's next attempt, or of an operator's turn. `run_owner` is the owner that was admitted.
+    pub async fn turn_at_run(
+        &self,
+        current: &Current,
+        turn: Turn,
+        run_owner: &Owner,
+    ) -> Result<TurnMaterial, RemoteError> {
+        let request = self.requests().attempt_run(current, turn);
+        let answer = self.document(&request).await?;
+        Ok(results::bind_run_attempt(&request, &current.owner, run_owner, &answer)?)
+    }
+
+    /// A run ends for whoever asked for its end, on this very subject.
+    pub async fn cancel_run(
+        &self,
+        current: &Current,
+        run: RunId,
+        subject: String,
+    ) -> Result<(), RemoteError> {
+        let request = self.requests().cancel_run(current, run, subject);
+        let answer = self.document(&request).await?;
+        Ok(results::bind_run_cancel(&request, &answer)?)
+    }
+
+    /// A run ends because its owner, or an admin, who is signed in here says so.
+    pub async fn revoke_run(&self, current: &Current, run: RunId, reason: String) -> Result<(), RemoteError> {
+        let request = self.requests().revoke_run(current, run, reason);
+        let answer = self.document(&request).await?;
+        Ok(results::bind_run_revoke(&request, &answer)?)
     }
 }
 

@@ -115,11 +115,6 @@ impl RefusalKind {
             Self::Garbled => "check that the URL is an auth service's",
         }
     }
-
-    /// Whether the same request may succeed later without anybody doing anything.
-    pub const fn is_passing(self) -> bool {
-        matches!(self, Self::Throttled | Self::Busy | Self::Failed | Self::Unreachable | Self::NoProof)
-    }
 }
 
 impl HostRefusal {

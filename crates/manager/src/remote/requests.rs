@@ -302,6 +302,12 @@ mod tests {
         }
         let prepared = requests.prepare_retirement(&current, target.clone());
         assert_eq!(PrepareRetirementRequest::parse(&sent(&prepared)).unwrap(), prepared);
+        let run = RunId::parse(&format!("run-{}", "0".repeat(32))).unwrap();
+        let name = SubmissionId::parse("nightly-1").unwrap();
+        let submit = requests.submit_run(&current, name, run.clone(), "subject".to_owned());
+        assert_eq!(RunSubmissionRequest::parse(&sent(&submit)).unwrap(), submit);
+        let cancel = requests.cancel_run(&current, run, "subject".to_owned());
+        assert_eq!(RunCancelRequest::parse(&sent(&cancel)).unwrap(), cancel);
         let admin = requests.admin(&current, target);
         assert_eq!(AdminRequest::parse(&sent(&admin), HolderKind::Human).unwrap(), admin);
         assert_ne!(requests.prepare().envelope.request_id, requests.prepare().envelope.request_id);

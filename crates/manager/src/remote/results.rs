@@ -12,16 +12,16 @@ use cotal_wire::{
     es_value::EsValue,
     grants::runs::RunCaller,
     manager_authority::{
-        AdminRequest, AdminResult, CredentialName, EnrollmentRequest, EnrollmentResult, GoalIndexRequest,
-        GoalIndexResult, HolderKind, HolderState, Incarnation, Kind, MANAGER_ENDPOINT, MaintenanceRequest,
-        MaintenanceResult, Mended, Payload, PrepareRetirementRequest, PrepareRetirementResult,
-        RemoteManagerAuthorityMaterial, RetainedAgentRequest, RetainedAgentResult, RetainedAuthority,
-        RunAdmissionRequest, RunAdmissionResult, RunAttemptRequest, RunAttemptResult, RunCancelRequest,
-        RunCredentials, RunId, RunRevocationResult, RunRevokeRequest, RunSubmissionRequest,
+        AdminRequest, AdminResult, CredentialName, EnrollmentRequest, EnrollmentResult, Envelope,
+        GoalIndexRequest, GoalIndexResult, HolderKind, HolderState, Incarnation, Kind, MANAGER_ENDPOINT,
+        MaintenanceRequest, MaintenanceResult, Mended, Payload, PrepareRetirementRequest,
+        PrepareRetirementResult, RemoteManagerAuthorityMaterial, RetainedAgentRequest, RetainedAgentResult,
+        RetainedAuthority, RunAdmissionRequest, RunAdmissionResult, RunAttemptRequest, RunAttemptResult,
+        RunCancelRequest, RunCredentials, RunId, RunRevocationResult, RunRevokeRequest, RunSubmissionRequest,
         RunSubmissionResult, RuntimeRequest, RuntimeResult, ServiceRequest, StandingRole, Turn, Unbound,
         serve_principal,
     },
-    rows::GoalIndexRow,
+    rows::{GoalIndexRow, RunAdmission},
 };
 use url::Url;
 use zeroize::Zeroizing;
@@ -261,12 +261,15 @@ pub fn bind_run_admission(
     answer: &EsValue,
 ) -> Result<RunAdmissionResult, Unbound> {
     let answer = RunAdmissionResult::parse(answer)?;
-    let (envelope, admission) = (&request.envelope, &answer.admission);
-    let bound = answer.request_id == envelope.request_id
+    let bound = answer.request_id == request.envelope.request_id
         && answer.run_id == request.run_id
-        && *admission.instance() == envelope.instance_id
-        && admission.endpoint().as_str() == MANAGER_ENDPOINT;
+        && admits_here(&answer.admission, &request.envelope);
     if bound { Ok(answer) } else { Err(other(Kind::RunAdmission)) }
+}
+
+/// Whether a run was admitted on the manager that asks.
+fn admits_here(admission: &RunAdmission, envelope: &Envelope) -> bool {
+    *admission.instance() == envelope.instance_id && admission.endpoint().as_str() == MANAGER_ENDPOINT
 }
 
 /// Binds the answer to a keyed submission. The run is the one that its caller's name stands for, which may be an earlier one.
@@ -277,6 +280,7 @@ pub fn bind_run_submission(
     let answer = RunSubmissionResult::parse(answer)?;
     let bound = answer.request_id == request.envelope.request_id
         && answer.submission_id == request.submission_id
+        && admits_here(&answer.admission, &request.envelope)
         && (answer.run_id == request.run_id || !answer.created);
     if bound { Ok(answer) } else { Err(other(Kind::RunSubmission)) }
 }

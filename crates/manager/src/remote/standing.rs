@@ -82,6 +82,8 @@ pub struct Standing {
     servers: String,
     current: Current,
     held: BTreeMap<StandingRole, Held>,
+    /// When the first of the five is half-way, less its chance. Until then all are healthy.
+    due: Mutex<UnixMillis>,
     clock: Arc<dyn Clock>,
     debt_file: PathBuf,
     debt: Mutex<Option<Debt>>,
@@ -142,18 +144,21 @@ impl Standing {
             let life = Mutex::new(life(issued));
             held.insert(role, Held { creds: RenewableCreds::new(creds), life });
         }
-        Ok(Self {
+        let standing = Self {
             servers: servers.to_owned(),
             debt_file: debt_file(root, authority.identity().space()),
             authority,
             current,
             held,
+            due: Mutex::new(UnixMillis(0)),
             clock,
             debt: Mutex::new(None),
             pushed_to: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             stopping: CancellationToken::new(),
-        })
+        };
+        standing.draw_due();
+        Ok(standing)
     }
 
     /// The registration that they stand on.
@@ -190,33 +195,33 @@ impl Standing {
         self.held.values().map(|held| *held.life.lock())
     }
 
-    /// When the first of the five is half-way, less its chance.
-    fn due_at(&self) -> UnixMillis {
+    /// Says when the five that are held are due. Chance is drawn once for each of their lives.
+    fn draw_due(&self) {
         let mut chance = [0u8; 1];
         self.authority.entropy().fill(&mut chance);
-        self.lives().map(|life| due(life, chance[0])).min().unwrap_or(UnixMillis(0))
+        *self.due.lock() = self.lives().map(|life| due(life, chance[0])).min().unwrap_or(UnixMillis(0));
     }
 
     /// Renews all five, unless all are healthy and nothing is owed. A failure is recorded as debt, and keeps all five.
     pub async fn renew(&self) -> Result<Renewal, RemoteError> {
         let _turn = self.turn.lock().await;
-        if self.debt.lock().is_none() && self.clock.now_millis() < self.due_at() {
+        if self.debt.lock().is_none() && self.clock.now_millis() < *self.due.lock() {
             return Ok(Renewal::Skipped);
         }
-        self.renew_now().await
+        self.renew_now().await.map(Renewal::Adopted)
     }
 
-    /// The same without asking whether it is time.
-    pub async fn renew_early(&self) -> Result<Renewal, RemoteError> {
+    /// The same without asking whether it is time: says when the first of the new five ends.
+    pub async fn renew_early(&self) -> Result<UnixMillis, RemoteError> {
         let _turn = self.turn.lock().await;
         self.renew_now().await
     }
 
-    async fn renew_now(&self) -> Result<Renewal, RemoteError> {
+    async fn renew_now(&self) -> Result<UnixMillis, RemoteError> {
         match self.adopt().await {
             Ok(ends_at) => {
                 self.paid()?;
-                Ok(Renewal::Adopted(ends_at))
+                Ok(ends_at)
             }
             Err((why, unadopted_subjects)) => {
                 let debt = Debt {
@@ -267,6 +272,7 @@ impl Standing {
             held.creds.renew(creds).map_err(|why| (why.into(), keys()))?;
             *held.life.lock() = *life;
         }
+        self.draw_due();
         self.pushed_to.lock().iter().for_each(Connection::redial);
         Ok(material.expires_at)
     }
@@ -295,15 +301,16 @@ impl Standing {
             let wait = if self.debt.lock().is_some() {
                 pause(self.ends_at().since(now))
             } else {
-                Duration::from_millis(self.due_at().since(now))
+                Duration::from_millis(self.due.lock().since(now))
             };
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.stopping.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}
             }
-            match self.renew_early().await {
+            match self.renew().await {
                 Ok(Renewal::Adopted(ends_at)) => tell(Told::Adopted(ends_at)),
+                // Somebody else renewed them meanwhile.
                 Ok(Renewal::Skipped) => {}
                 Err(why) => {
                     let Some(debt) = self.debt() else { continue };
