@@ -77,7 +77,7 @@ impl<T> Admission<T> {
     /// does not shed it; only a full queue does.
     pub fn rejoin(&mut self, request: Waiting<T>, now: Instant) -> Offer<T> {
         if self.waiting.is_empty() && self.slots.is_free(now) {
-            self.slots.take(now);
+            self.slots.take(now, false);
             return Offer::Start(request, now);
         }
         match self.waiting.insert(request) {
@@ -103,7 +103,7 @@ impl<T> Admission<T> {
         if self.waiting.is_empty() || !self.slots.is_free(now) {
             return None;
         }
-        self.slots.take(now);
+        self.slots.take(now, true);
         self.waiting.pop()
     }
 

@@ -7,6 +7,11 @@
 //! that a callout took, and after each turn, which is as many answers as were in progress, it moves its bound by as much
 //! as the turn's median is from twice the shortest. `maxInFlight` is above it, and a few for each core are left.
 //!
+//! That is what a lane does when it has the machine to itself. Beside others, what is best for a lane in a storm is not
+//! best for them: whoever connects there waits behind the storm at the broker, too, in front of any callout. So a lane in
+//! which callouts wait for a slot, while another had callouts a moment ago, keeps to a crowd that hardly slows its own
+//! callouts, if need be to one for each second core ([`Company`]). It is slower for it, by about half where all is work.
+//!
 //! Three things are not taken for a crowd. A time that not even all lanes together explain is a slow broker: a few such in
 //! a row are the new measure. A shortest time that was not seen again for a while is forgotten, and learned anew from a
 //! lane that is small for so long. And a callout that is far beyond its time hangs: it needs no core, and counts against
@@ -18,6 +23,8 @@ use tokio::time::Instant;
 
 /// A crowd is right in which half of the callouts take this many times the shortest.
 const TOLERANCE: u32 = 2;
+/// And beside others, so many percent of the shortest.
+const TOLERANCE_BESIDE_OTHERS: u32 = 125;
 /// One that takes this many times the shortest hangs.
 const HANGS: u32 = 16;
 /// One hangs after this while nothing is known of the shortest.
@@ -40,6 +47,8 @@ pub struct Pace {
     shortest: Option<Shortest>,
     /// What the answers of this turn took that a crowd explains.
     turn: Vec<Duration>,
+    /// Whether all of this turn waited for their slots while others had callouts.
+    turn_crowds_others: bool,
     /// What those took, one after the other, that none explains.
     unexplained: Vec<Duration>,
     /// When the bound last moved. What began before was in another crowd.
@@ -63,6 +72,17 @@ pub struct Answered {
     pub beside: usize,
     /// The most of all lanes' callouts in progress at its start or its end.
     pub crowd: usize,
+    /// Whom it kept waiting.
+    pub company: Company,
+}
+
+/// Whether a callout of a lane has anybody beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Company {
+    /// It found a slot free, or no other lane had a callout a moment ago: nobody waits because of this lane.
+    None,
+    /// It waited for a slot in a lane that is full, while another lane had callouts.
+    Others,
 }
 
 impl Pace {
@@ -75,6 +95,7 @@ impl Pace {
             bound: floor,
             shortest: None,
             turn: Vec::new(),
+            turn_crowds_others: true,
             unexplained: Vec::new(),
             moved: None,
         }
@@ -93,7 +114,7 @@ impl Pace {
     /// Learns from an answer.
     pub fn answered(&mut self, answer: Answered) {
         let Some(shortest) = self.measure(answer) else { return };
-        let Answered { took, at, beside, crowd } = answer;
+        let Answered { took, at, beside, crowd, company } = answer;
         if self.moved.is_some_and(|moved| moved + took > at) {
             return;
         }
@@ -102,26 +123,37 @@ impl Pace {
             if self.unexplained.len() >= CONVINCED {
                 let took = self.unexplained.drain(..).min().unwrap_or(took);
                 self.shortest = Some(Shortest { took, seen: at });
-                self.turn.clear();
+                self.new_turn();
             }
             return;
         }
         self.unexplained.clear();
         self.turn.push(took);
+        self.turn_crowds_others &= company == Company::Others;
         if self.turn.len() >= beside {
             let middle = self.turn.len() / 2;
             let (_, median, _) = self.turn.select_nth_unstable(middle);
-            let bound = scaled(self.bound, shortest * TOLERANCE, *median);
-            self.move_to(bound, at);
+            let (least, wanted) = if self.turn_crowds_others {
+                ((self.floor / 2).max(1), shortest * TOLERANCE_BESIDE_OTHERS / 100)
+            } else {
+                (self.floor, shortest * TOLERANCE)
+            };
+            let bound = scaled(self.bound, wanted, *median);
+            self.move_to(bound.max(least), at);
         }
     }
 
     fn move_to(&mut self, bound: usize, at: Instant) {
-        let bound = bound.clamp(self.floor, self.most);
+        let bound = bound.clamp(1, self.most);
         if bound != self.bound {
             (self.bound, self.moved) = (bound, Some(at));
         }
+        self.new_turn();
+    }
+
+    fn new_turn(&mut self) {
         self.turn.clear();
+        self.turn_crowds_others = true;
     }
 
     /// The shortest after this answer, `None` while it is not known: then the lane is small until it is.
@@ -178,7 +210,7 @@ mod tests {
     }
 
     fn answer(took: Duration, at: Instant, beside: usize) -> Answered {
-        Answered { took, at, beside, crowd: beside }
+        Answered { took, at, beside, crowd: beside, company: Company::None }
     }
 
     /// Answers of one turn, all of which took so long.
@@ -283,7 +315,13 @@ mod tests {
         let mut pace = Pace::new(FLOOR, MOST);
         pace.answered(answer(ms(5), t, 1));
         for _ in 0..10 * CONVINCED {
-            pace.answered(Answered { took: ms(400), at: t + ms(500), beside: 2, crowd: 100 });
+            pace.answered(Answered {
+                took: ms(400),
+                at: t + ms(500),
+                beside: 2,
+                crowd: 100,
+                company: Company::None,
+            });
         }
         assert_eq!((pace.bound(), pace.shortest.unwrap().took), (FLOOR, ms(5)));
     }
@@ -316,6 +354,64 @@ mod tests {
         let mut pace = grown(ms(10), t);
         pace.answered(answer(ms(50), t + WINDOW + ms(1), 1));
         assert_eq!((pace.bound(), pace.shortest.unwrap().took), (MOST, ms(50)));
+    }
+
+    /// A turn of callouts that waited for their slots while another lane had callouts.
+    fn turn_beside_others(pace: &mut Pace, took: Duration, at: Instant) {
+        let beside = pace.bound();
+        for _ in 0..beside {
+            pace.answered(Answered { company: Company::Others, ..answer(took, at, beside) });
+        }
+    }
+
+    #[test]
+    fn a_storm_beside_others_keeps_to_half_of_the_cores_where_all_is_work() {
+        let t = Instant::now();
+        let mut pace = grown(ms(10), t);
+        // Two cores: a callout takes 10 ms alone, and as often longer as there are more than two.
+        let work = |bound: usize| ms(10) * u32::try_from(bound.div_ceil(2)).unwrap();
+        for n in 1..10 {
+            let took = work(pace.bound());
+            turn_beside_others(&mut pace, took, t + ms(1_000 * n));
+        }
+        assert!(pace.bound() <= 3, "{}", pace.bound());
+        let mut pace = grown(ms(10), t);
+        for n in 1..10 {
+            let took = ms(10) * u32::try_from(pace.bound()).unwrap();
+            turn_beside_others(&mut pace, took, t + ms(1_000 * n));
+        }
+        assert_eq!(pace.bound(), 1, "the others have one of them");
+        for n in 10..20 {
+            turn(&mut pace, ms(10), t + ms(1_000 * n));
+        }
+        assert_eq!(pace.bound(), MOST, "and when they are quiet it grows again");
+    }
+
+    #[test]
+    fn far_from_the_broker_a_storm_beside_others_has_as_many_in_progress_as_without_them() {
+        let t = Instant::now();
+        let mut pace = grown(ms(100), t);
+        for n in 1..10 {
+            turn_beside_others(&mut pace, ms(104), t + ms(1_000 * n));
+        }
+        assert_eq!(pace.bound(), MOST);
+    }
+
+    #[test]
+    fn one_callout_that_found_a_slot_free_says_that_its_lane_is_in_no_storm() {
+        let t = Instant::now();
+        let mut pace = grown(ms(10), t);
+        for n in 1..10 {
+            let beside = pace.bound();
+            pace.answered(answer(ms(20), t + ms(1_000 * n), beside));
+            for _ in 1..beside {
+                pace.answered(Answered {
+                    company: Company::Others,
+                    ..answer(ms(20), t + ms(1_000 * n), beside)
+                });
+            }
+        }
+        assert_eq!(pace.bound(), MOST);
     }
 
     #[test]
@@ -417,14 +513,15 @@ mod tests {
         fn the_bound_is_always_within_its_limits(
             floor in 0usize..40,
             most in 0usize..40,
-            script in prop::collection::vec((0u64..5_000, 0u64..4_000, 0usize..64, 0usize..500), 0..400),
+            script in prop::collection::vec((0u64..5_000, 0u64..4_000, 0usize..64, 0usize..500, any::<bool>()), 0..400),
         ) {
             let mut pace = Pace::new(floor, most);
-            let (least, most) = (floor.clamp(1, most.max(1)), most.max(1));
+            let (least, most) = ((floor.clamp(1, most.max(1)) / 2).max(1), most.max(1));
             let mut at = Instant::now();
-            for (took, later, beside, crowd) in script {
+            for (took, later, beside, crowd, others) in script {
                 at += ms(later);
-                pace.answered(Answered { took: ms(took), at, beside, crowd });
+                let company = if others { Company::Others } else { Company::None };
+                pace.answered(Answered { took: ms(took), at, beside, crowd, company });
                 prop_assert!((least..=most).contains(&pace.bound()));
                 prop_assert!(pace.turn.len() <= 64 && pace.unexplained.len() < CONVINCED);
             }

@@ -10,18 +10,35 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::pace::{Answered, Pace};
+use crate::pace::{Answered, Company, Pace};
 
 /// Left to every lane, however few the cores.
 const FLOOR: usize = 2;
+/// A lane is in company for so long after a callout of another.
+const COMPANY: Duration = Duration::from_secs(1);
 
 /// The callouts in progress in all lanes of a host. A callout that is given one paces itself; clones are one crowd.
 #[derive(Debug, Clone)]
 pub struct Crowd {
     cores: usize,
     present: Arc<AtomicUsize>,
+    lanes: Arc<Lanes>,
+}
+
+/// Who of the lanes had callouts a moment ago: the last two that had one. One of them is another than the one that asks.
+#[derive(Debug, Default)]
+struct Lanes {
+    count: AtomicUsize,
+    last: Mutex<[Option<Heard>; 2]>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    lane: usize,
+    at: Instant,
 }
 
 /// Who has a slot.
@@ -36,6 +53,8 @@ pub struct Slots {
 struct Paced {
     pace: Pace,
     crowd: Crowd,
+    /// This lane, among those of the crowd.
+    lane: usize,
     /// Oldest first; each is one of the crowd.
     running: VecDeque<Running>,
     /// Since when those are in progress that hang: they are no crowd any more.
@@ -47,6 +66,8 @@ struct Running {
     since: Instant,
     beside: usize,
     crowd: usize,
+    /// Whether it waited for its slot.
+    waited: bool,
 }
 
 // === impl Crowd ===
@@ -59,11 +80,34 @@ impl Crowd {
 
     /// Lanes that share so many cores.
     pub fn on(cores: usize) -> Self {
-        Self { cores, present: Arc::default() }
+        Self { cores, present: Arc::default(), lanes: Arc::default() }
     }
 
     fn size(&self) -> usize {
         self.present.load(Ordering::Relaxed)
+    }
+}
+
+// === impl Lanes ===
+
+impl Lanes {
+    fn enter(&self) -> usize {
+        self.count.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A callout of this lane begins.
+    fn heard(&self, lane: usize, at: Instant) {
+        let [last, before] = &mut *self.last.lock();
+        if last.is_some_and(|last| last.lane != lane) {
+            *before = *last;
+        }
+        *last = Some(Heard { lane, at });
+    }
+
+    /// Whether another lane had a callout a moment ago.
+    fn are_beside(&self, lane: usize, now: Instant) -> bool {
+        let other = |heard: &Heard| heard.lane != lane && now.saturating_duration_since(heard.at) <= COMPANY;
+        self.last.lock().iter().flatten().any(other)
     }
 }
 
@@ -75,14 +119,13 @@ impl Slots {
         Self { most, taken: 0, paced: None }
     }
 
-    /// `most` at most, and never fewer than 2, or than there are cores.
+    /// `most` at most, and never fewer than 2, or than there are cores; half of that where a storm would be at the cost of
+    /// other lanes.
     pub fn paced(most: usize, crowd: Crowd) -> Self {
         let pace = Pace::new(crowd.cores.max(FLOOR), most);
-        Self {
-            most,
-            taken: 0,
-            paced: Some(Paced { pace, crowd, running: VecDeque::new(), hanging: Vec::new() }),
-        }
+        let lane = crowd.lanes.enter();
+        let paced = Paced { pace, crowd, lane, running: VecDeque::new(), hanging: Vec::new() };
+        Self { most, taken: 0, paced: Some(paced) }
     }
 
     /// Whether one is free.
@@ -96,11 +139,11 @@ impl Slots {
         paced.running.front().map(|oldest| oldest.since + paced.patience())
     }
 
-    /// Takes a free one. What takes it names it by `since` when it ends.
-    pub fn take(&mut self, since: Instant) {
+    /// Takes a free one. What takes it names it by `since` when it ends. `waited`: none was free when it came.
+    pub fn take(&mut self, since: Instant, waited: bool) {
         self.taken += 1;
         if let Some(paced) = &mut self.paced {
-            paced.began(since);
+            paced.began(since, waited);
         }
     }
 
@@ -133,11 +176,12 @@ impl Paced {
         self.running.len() < self.pace.bound()
     }
 
-    fn began(&mut self, since: Instant) {
+    fn began(&mut self, since: Instant, waited: bool) {
+        self.crowd.lanes.heard(self.lane, since);
         let crowd = self.crowd.present.fetch_add(1, Ordering::Relaxed) + 1;
         let place = self.running.partition_point(|other| other.since <= since);
         let beside = self.running.len() + 1;
-        self.running.insert(place, Running { since, beside, crowd });
+        self.running.insert(place, Running { since, beside, crowd, waited });
     }
 
     fn ended(&mut self, since: Instant, took: Option<Duration>, now: Instant) {
@@ -152,7 +196,13 @@ impl Paced {
         let Some(took) = took else { return };
         let (at_start, crowd_then) = ended.map_or((0, 0), |running| (running.beside, running.crowd));
         let (beside, crowd) = (beside.max(at_start), crowd.max(crowd_then));
-        self.pace.answered(Answered { took, at: now, beside, crowd });
+        let waited = ended.is_some_and(|running| running.waited);
+        let company = if waited && self.crowd.lanes.are_beside(self.lane, now) {
+            Company::Others
+        } else {
+            Company::None
+        };
+        self.pace.answered(Answered { took, at: now, beside, crowd, company });
     }
 
     fn leave(&self, count: usize) {
@@ -177,7 +227,7 @@ mod tests {
     fn take(slots: &mut Slots, now: Instant) -> usize {
         let mut taken = 0;
         while slots.is_free(now) {
-            slots.take(now);
+            slots.take(now, false);
             taken += 1;
         }
         taken
@@ -207,7 +257,7 @@ mod tests {
         let mut slots = Slots::paced(32, Crowd::on(2));
         for n in 0..5 {
             let since = t + ms(20 * n);
-            slots.take(since);
+            slots.take(since, false);
             slots.give_back(since, Some(ms(20)), since + ms(20));
         }
         assert_eq!(take(&mut slots, t + ms(100)), 32);
@@ -218,7 +268,7 @@ mod tests {
         let t = Instant::now();
         let mut slots = Slots::paced(32, Crowd::on(2));
         for _ in 0..40 {
-            slots.take(t);
+            slots.take(t, false);
             slots.give_back(t, None, t + ms(1));
         }
         assert_eq!(take(&mut slots, t + ms(1)), 2);
@@ -229,7 +279,7 @@ mod tests {
         let t = Instant::now();
         let crowd = Crowd::on(2);
         let mut slots = Slots::paced(6, crowd.clone());
-        slots.take(t);
+        slots.take(t, false);
         slots.give_back(t, Some(ms(5)), t + ms(5));
         assert_eq!(take(&mut slots, t), 4, "the bound");
         let hangs = slots.next_free().expect("one may hang");
@@ -259,5 +309,64 @@ mod tests {
         assert_eq!(crowd.size(), 3);
         drop(other);
         assert_eq!(crowd.size(), 1);
+    }
+
+    /// Nearly a second of a full lane on four cores: a callout of it needs one of them for 5 ms.
+    fn storm(slots: &mut Slots, from: Instant) -> Instant {
+        let mut now = from;
+        while now < from + ms(900) {
+            let since = now;
+            let mut taken = 0u32;
+            while slots.is_free(now) {
+                slots.take(now, true);
+                taken += 1;
+            }
+            let took = ms(5) * taken.div_ceil(4);
+            now += took;
+            for _ in 0..taken {
+                slots.give_back(since, Some(took), now);
+            }
+        }
+        now
+    }
+
+    #[test]
+    fn a_lane_in_a_storm_has_fewer_while_another_has_callouts() {
+        let t = Instant::now();
+        let crowd = Crowd::on(4);
+        let mut stormed = Slots::paced(32, crowd.clone());
+        let mut calm = Slots::paced(32, crowd.clone());
+        for slots in [&mut stormed, &mut calm] {
+            slots.take(t, false);
+            slots.give_back(t, Some(ms(5)), t + ms(5));
+        }
+        let mut now = storm(&mut stormed, t + ms(1_500));
+        let alone = take(&mut stormed, now);
+        assert!(alone >= 7, "{alone}: nobody else is there");
+        for _ in 0..alone {
+            stormed.give_back(now, None, now);
+        }
+        calm.take(now, false);
+        calm.give_back(now, Some(ms(5)), now + ms(5));
+        now = storm(&mut stormed, now);
+        let beside = take(&mut stormed, now);
+        assert!((2..=5).contains(&beside), "{beside}: no more than keep its callouts quick");
+        assert!(take(&mut calm, now) >= 4, "a calm lane has all of its own");
+    }
+
+    #[test]
+    fn a_lane_is_in_company_for_a_second_after_a_callout_of_any_other() {
+        let t = Instant::now();
+        let lanes = Lanes::default();
+        let (one, other, third) = (lanes.enter(), lanes.enter(), lanes.enter());
+        lanes.heard(one, t);
+        assert!(!lanes.are_beside(one, t) && lanes.are_beside(other, t));
+        lanes.heard(other, t + ms(10));
+        lanes.heard(other, t + ms(900));
+        for _ in 0..3 {
+            lanes.heard(one, t + ms(950));
+        }
+        assert!(lanes.are_beside(one, t + ms(1_900)) && !lanes.are_beside(one, t + ms(1_901)));
+        assert!(lanes.are_beside(third, t + ms(1_950)) && !lanes.are_beside(third, t + ms(1_951)));
     }
 }
