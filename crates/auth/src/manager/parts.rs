@@ -15,7 +15,7 @@ use cotal_wire::{Clock, Entropy, EpError, Space};
 use tokio::sync::OnceCell;
 use zeroize::Zeroizing;
 
-use super::{issuing::Issuing, runs::RunObserver};
+use super::{issuing::Issuing, lifecycle::pace::RenewalPace, runs::RunObserver};
 
 /// The gates of every manager that was ever registered, as a filter of the auth store.
 const MANAGER_GATES: &str = "epgate.manager.*";
@@ -51,6 +51,8 @@ pub(crate) struct Parts {
     pub(crate) entropy: Arc<dyn Entropy>,
     /// The one writer of managed agents.
     pub(super) agents: ManagedAgents,
+    /// When standing credentials are renewed.
+    pub(super) renewals: RenewalPace,
     /// Where an enrolled agent exchanges its secret; unset without a public face.
     exchange_url: OnceLock<String>,
     /// See [`Parts::issuing`].
@@ -71,6 +73,7 @@ impl Parts {
         );
         Self {
             agents,
+            renewals: RenewalPace::of_this_machine(),
             space: inputs.space,
             data_account: inputs.data_account,
             proof,

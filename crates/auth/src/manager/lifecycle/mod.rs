@@ -6,6 +6,7 @@
 
 mod duties;
 mod mint;
+pub(super) mod pace;
 
 use cotal_authority::{
     manager::{
@@ -27,7 +28,7 @@ use cotal_wire::{
         runs::RunPin,
     },
     manager_authority::{
-        CredentialName, Credentials, Envelope, IssuedJwt, Payload, RemoteManagerAuthorityMaterial,
+        CredentialName, Credentials, Envelope, IssuedJwt, Operation, Payload, RemoteManagerAuthorityMaterial,
         RenewedRun, RequestedRetirement, ServedSession, ServiceRequest, Takeover, serve_principal,
     },
 };
@@ -51,6 +52,10 @@ pub(super) async fn issue(parts: &Parts, holder: &Holder, request: &EsValue) -> 
     let request = ServiceRequest::parse(request, holder.kind())?;
     let host = parts.lifecycle_host();
     decide_asking(host, holder, &request)?;
+    if request.operation == Operation::RenewStandingBundle {
+        // Before anything is read that it is decided on.
+        parts.renewals.turn().await?;
+    }
     let gate = if reads_gate(request.operation) {
         parts.manager_gate(&request.envelope.instance_id).await?
     } else {
