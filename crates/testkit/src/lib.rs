@@ -4,10 +4,11 @@
 pub mod broker;
 pub mod daemons;
 pub mod manager;
-pub mod planted_manager;
+pub mod privilege;
 pub mod process;
 pub mod proxy;
 pub mod raw;
+pub mod registration;
 pub mod runs;
 pub mod space;
 pub mod spaces;

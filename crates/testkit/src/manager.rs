@@ -6,13 +6,14 @@ use cotal_trust::{
     system::SystemEntropy,
 };
 use cotal_wire::{
-    Account, DerivedOwner, EndpointName, Entropy, InstanceId, LifecycleUid, Nkey, Owner, Space, User,
+    Account, EndpointName, Entropy, InstanceId, LifecycleUid, Nkey, Owner, Principal, Space, User,
     canonical::VOID_CLOSURE_DIGEST,
     contract::Artifact,
     es_value::EsValue,
     manager_authority::{
-        CredentialName, HolderKind, Kind, Operation, Payload, RUN_ANSWER, RUN_CANCEL, RUN_RESUME, RUN_START,
-        RUN_SUBMIT, ServiceRequest, StandingRole, VERSION, registration_proof,
+        CredentialName, Envelope, Epoch, GoalIndexRequest, HolderKind, Kind, Operation, Payload, RUN_ANSWER,
+        RUN_CANCEL, RUN_RESUME, RUN_START, RUN_SUBMIT, ServiceRequest, StandingRole, VERSION,
+        registration_proof, serve_principal,
     },
 };
 use serde_json::{Value, json};
@@ -22,6 +23,7 @@ pub const COMMANDS: [&str; 7] =
     ["spawn", "status", RUN_START, RUN_RESUME, RUN_ANSWER, RUN_SUBMIT, RUN_CANCEL];
 
 /// A manager and every key of its.
+#[derive(Clone)]
 pub struct TestManager {
     /// Whose it is.
     pub owner: Owner,
@@ -35,11 +37,21 @@ pub struct TestManager {
     account: Nkey<Account>,
     standing: [Seed<User>; 5],
     extra: [Seed<User>; 2],
+    served_by: Option<Principal>,
+}
+
+/// What a request carries that stands on a registration: its epoch, and the keyed proof of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Proved {
+    /// The process epoch that was registered.
+    pub epoch: u64,
+    /// The proof.
+    pub proof: Value,
 }
 
 impl TestManager {
     /// A manager that a person's actor `cli` asks for.
-    pub fn new(space: &Space, account: &Nkey<Account>, owner: &DerivedOwner) -> Self {
+    pub fn new(space: &Space, account: &Nkey<Account>, owner: impl Into<Owner>) -> Self {
         let seed = || Seed::generate(&SystemEntropy);
         Self {
             owner: owner.into(),
@@ -50,7 +62,18 @@ impl TestManager {
             account: account.clone(),
             standing: std::array::from_fn(|_| seed()),
             extra: [seed(), seed()],
+            served_by: None,
         }
+    }
+
+    /// The same manager with an instance and a serving principal of its host's choice.
+    pub fn served_by(self, instance: InstanceId, principal: Principal) -> Self {
+        Self { instance, served_by: Some(principal), ..self }
+    }
+
+    /// Who serves it: the principal of its gate.
+    pub fn serving(&self) -> Principal {
+        self.served_by.clone().unwrap_or_else(|| serve_principal(&self.owner, &self.instance))
     }
 
     /// The key of a standing identity.
@@ -98,15 +121,7 @@ impl TestManager {
     /// keyed one is `more`'s `registrationProof`.
     #[allow(clippy::expect_used, reason = "a test's own request")]
     pub fn request(&self, operation: Operation, more: &Value) -> Value {
-        let identities: serde_json::Map<String, Value> = StandingRole::ALL
-            .iter()
-            .map(|role| (role.as_str().to_owned(), json!({ "id": self.key(*role).public() })))
-            .collect();
-        let mut request = json!({
-            "v": VERSION, "kind": Kind::Service.as_str(), "operation": operation.as_str(), "space": self.space,
-            "actor": self.actor, "instanceId": self.instance, "managerLifecycleUid": self.uid,
-            "requestId": request_id(), "identities": identities,
-        });
+        let mut request = self.unproved(Kind::Service, &json!({ "operation": operation.as_str() }));
         if operation == Operation::Activate {
             request["contractArtifacts"] = json!([self.cluster()]);
         }
@@ -116,11 +131,9 @@ impl TestManager {
         if operation == Operation::TransferReader {
             request["transferReader"] = json!({ "id": self.one_shot().public() });
         }
-        for (member, value) in more.as_object().into_iter().flatten() {
-            request[member] = value.clone();
-        }
+        add(&mut request, more);
         if operation != Operation::Prepare && request.get("registrationProof").is_none() {
-            request["registrationProof"] = json!(format!("sha256:{}", "0".repeat(64)));
+            request["registrationProof"] = unknown_proof();
             let parsed = EsValue::parse(request.to_string().as_bytes()).expect("JSON");
             if let Ok(parsed) = ServiceRequest::parse(&parsed, HolderKind::Human) {
                 let artifacts = match &parsed.payload {
@@ -134,19 +147,42 @@ impl TestManager {
         request
     }
 
-    /// A request of a kind about runs, at the epoch and with the keyed proof of the present registration.
-    pub fn run_request(&self, kind: Kind, epoch: u64, proof: &Value, payload: &Value) -> Value {
-        let mut more =
-            json!({ "accountPublicKey": self.account, "processEpoch": epoch, "registrationProof": proof });
-        for (member, value) in payload.as_object().into_iter().flatten() {
-            more[member] = value.clone();
+    /// A request of a kind that stands on a registration, with `more` members.
+    pub fn proved(&self, kind: Kind, on: &Proved, more: &Value) -> Value {
+        let mut request = self.unproved(kind, &json!({ "registrationProof": on.proof }));
+        match kind.rule().and_then(|rule| rule.epoch) {
+            Some(Epoch::ProcessEpoch) => {
+                request["processEpoch"] = json!(on.epoch);
+                request["accountPublicKey"] = json!(self.account);
+            }
+            Some(Epoch::ServeEpoch) => request["serveEpoch"] = json!(on.epoch),
+            Some(Epoch::RetirementServeEpoch) | None => {}
         }
-        let mut request = self.request(Operation::Prepare, &more);
-        request["kind"] = json!(kind.as_str());
-        if let Some(members) = request.as_object_mut() {
-            members.remove("operation");
-        }
+        add(&mut request, more);
         request
+    }
+
+    /// The envelope of a kind, and `more` members.
+    pub fn unproved(&self, kind: Kind, more: &Value) -> Value {
+        let identities: serde_json::Map<String, Value> = StandingRole::ALL
+            .iter()
+            .map(|role| (role.as_str().to_owned(), json!({ "id": self.key(*role).public() })))
+            .collect();
+        let mut request = json!({
+            "v": VERSION, "kind": kind.as_str(), "space": self.space, "actor": self.actor,
+            "instanceId": self.instance, "managerLifecycleUid": self.uid, "requestId": request_id(),
+            "identities": identities,
+        });
+        add(&mut request, more);
+        request
+    }
+
+    /// The envelope that a keyed proof covers. It is the same whatever the kind.
+    #[allow(clippy::expect_used, reason = "a test's own request")]
+    pub(crate) fn envelope(&self) -> Envelope {
+        let scan = self.proved(Kind::GoalIndexScan, &Proved { epoch: 0, proof: unknown_proof() }, &json!({}));
+        let scan = EsValue::parse(scan.to_string().as_bytes()).expect("JSON");
+        GoalIndexRequest::parse(&scan).expect("a request of one's own").envelope
     }
 
     /// The creds of a credential that an answer grants, for the key that it was granted to.
@@ -160,6 +196,17 @@ impl TestManager {
         };
         let jwt = answer["credentials"][name.as_str()]["jwt"].as_str().expect("it is granted").to_owned();
         creds::format(&Creds { jwt, seed: seed.clone() }).to_string()
+    }
+}
+
+/// The proof of no registration.
+pub fn unknown_proof() -> Value {
+    json!(format!("sha256:{}", "0".repeat(64)))
+}
+
+fn add(request: &mut Value, more: &Value) {
+    for (member, value) in more.as_object().into_iter().flatten() {
+        request[member] = value.clone();
     }
 }
 

@@ -7,10 +7,11 @@ use std::sync::{
 };
 
 use cotal_auth::{AuthService, PublicFaceRequest, start_auth_service};
+use cotal_authority::registration::Registry;
 use cotal_broker::{Connection, Connector, Custody, Lifetime};
-use cotal_testkit::planted_manager::PlantedManager;
+use cotal_testkit::manager::{Proved, TestManager};
 use cotal_trust::system::{SystemClock, SystemEntropy};
-use cotal_wire::{ConnId, LifecycleUid, OpId, Owner, Permissions, Rules, manager_authority::Kind};
+use cotal_wire::{ConnId, LifecycleUid, OpId, Permissions, Rules, manager_authority::Kind};
 use serde_json::{Value, json};
 
 use crate::stage::Stage;
@@ -22,7 +23,8 @@ const DOOR: &str = "/manager-service-authority/verify-enrollment";
 struct Scene {
     stage: Stage,
     service: AuthService,
-    manager: PlantedManager,
+    manager: TestManager,
+    proved: Proved,
     anything: Connection,
     http: reqwest::Client,
     peers: AtomicU32,
@@ -50,11 +52,11 @@ impl Scene {
         stage.grant_human("alice", "web", &["spawn", "admin"], &[">"]);
         stage.grant_human("bob", "cli", &["supervise"], &[">"]);
         stage.grant_human("bob", "web", &["spawn", "admin"], &[">"]);
-        let owner = Owner::from(stage.owner_of("alice"));
-        let space = stage.space.space.clone();
-        let manager = PlantedManager::register(&anything, &space, &account, &owner, "cli").await.unwrap();
+        let manager = TestManager::new(&stage.space.space, &account.account, stage.owner_of("alice"));
+        let registry = Registry::bind(&anything, &stage.space.space).await.unwrap();
+        let proved = manager.register_proved(&registry, &account).await.unwrap();
         let http = cotal_trust::idp::http_client(std::time::Duration::from_secs(30)).unwrap();
-        Self { stage, service, manager, anything, http, peers: AtomicU32::new(0) }
+        Self { stage, service, manager, proved, anything, http, peers: AtomicU32::new(0) }
     }
 
     /// Asks on the public face, as a peer that never asked before unless one is named.
@@ -95,7 +97,7 @@ impl Scene {
             (Kind::RuntimeCreate, json!({ "target": target })),
             (Kind::RuntimeStatus, json!({ "target": target })),
         ];
-        more.into_iter().map(|(kind, more)| (kind, self.manager.request(kind, &more).unwrap())).collect()
+        more.into_iter().map(|(kind, more)| (kind, self.manager.proved(kind, &self.proved, &more))).collect()
     }
 }
 
@@ -193,12 +195,14 @@ async fn the_door_decides_the_four_kinds_and_writes_nothing() {
 
     // A registration anew makes what was good stale, and a frozen gate makes everything wait.
     let (_, stale) = scene.requests().remove(2);
-    scene.manager.register_again(&scene.anything).await.unwrap();
+    let registry = Registry::bind(&scene.anything, &scene.stage.space.space).await.unwrap();
+    let account = &scene.stage.space.material.data_account;
+    scene.proved = scene.manager.register_proved(&registry, account).await.unwrap();
     assert_eq!(scene.verify("alice", &stale).await.0, 409);
     assert_eq!(scene.ask_as("alice", &stale, None).await.0, 409);
     let (_, fresh) = scene.requests().remove(2);
     assert_eq!(scene.verify("alice", &fresh).await.0, 200);
-    scene.manager.freeze(&scene.anything).await.unwrap();
+    scene.manager.freeze(&registry).await.unwrap();
     assert_eq!(scene.verify("alice", &fresh).await.0, 412);
     assert_eq!(scene.ask_as("alice", &fresh, None).await.0, 403);
     scene.service.close().await.unwrap();

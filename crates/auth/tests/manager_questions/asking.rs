@@ -9,10 +9,7 @@ use cotal_wire::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    managers::{Manager, Managers},
-    stage::Stage,
-};
+use super::{managers::Managers, stage::Stage};
 
 /// Asks as the participant of a person's manager asks.
 pub(super) async fn ask(stage: &Stage, service: &AuthService, sub: &str, request: &Value) -> (u16, Value) {
@@ -165,6 +162,5 @@ async fn whether_a_caller_is_an_admin_is_what_its_row_says_now() {
     let caller = json!({ "owner": alice, "actor": "ops", "lifecycleUid": ops });
     let sent = managers.proved(&manager, Kind::AdminAuthorization, json!({ "caller": caller })).await;
     assert_eq!(refused(&stage, &service, "alice", &sent).await, 403);
-    let _: &Manager = &manager;
     service.close().await.unwrap();
 }

@@ -29,11 +29,11 @@ async fn holders_of_the_managers_family_are_evicted_in_one_sweep_and_strangers_a
     let managers = Managers::of(&stage);
     let alice = Owner::from(&stage.owner_of("alice"));
     let manager = managers.live(alice.clone()).await;
-    let instance = &manager.at.instance;
+    let instance = &manager.instance;
     let (serve, goal) =
-        (manager.principal.clone(), Principal::new(alice.clone(), StandingRole::GoalWriter.actor(instance)));
-    managers.holds(&manager, &serve, "c1").await;
-    managers.holds(&manager, &goal, "c2").await;
+        (manager.serving(), Principal::new(alice.clone(), StandingRole::GoalWriter.actor(instance)));
+    managers.holds(&manager, &serve).await;
+    managers.holds(&manager, &goal).await;
     let stranger = Principal::parse_key(&format!("{alice}.worker")).unwrap();
     let (one, two, stays) = (
         managers.connected_as(&serve).await,
@@ -45,7 +45,7 @@ async fn holders_of_the_managers_family_are_evicted_in_one_sweep_and_strangers_a
         let more = json!({
             "operation": "evict-family-principal", "targetInstanceId": target, "principals": principals,
         });
-        managers.request(&manager, Kind::Maintenance, more)
+        manager.unproved(Kind::Maintenance, &more)
     };
     for (what, sub, request) in [
         ("a stranger", "alice", evicting(instance.as_str(), &[&serve, &stranger])),
@@ -87,10 +87,10 @@ async fn a_gate_that_a_dead_registration_left_frozen_is_reconciled_once_its_hold
     let dead = managers.live(alice.clone()).await;
     let asker = managers.live(bob.clone()).await;
     managers.freeze(&dead).await;
-    let more = json!({ "operation": "reconcile-registration", "targetInstanceId": dead.at.instance });
-    let sent = managers.request(&asker, Kind::Maintenance, more.clone());
+    let more = json!({ "operation": "reconcile-registration", "targetInstanceId": dead.instance });
+    let sent = asker.unproved(Kind::Maintenance, &more);
 
-    let holder = managers.connected_as(&dead.principal).await;
+    let holder = managers.connected_as(&dead.serving()).await;
     let (status, answer) = ask(&stage, &service, "bob", &sent).await;
     assert_eq!(status, 403, "{answer}");
     assert!(answer["error"].as_str().unwrap().contains("holder-alive"), "{answer}");
@@ -103,8 +103,8 @@ async fn a_gate_that_a_dead_registration_left_frozen_is_reconciled_once_its_hold
     let Mended::Reconciled(report) = MaintenanceResult::bind(&es(&answer), &request, &bob).unwrap() else {
         panic!("{answer}")
     };
-    assert_eq!((&report.holder_principal, report.liveness.state), (&dead.principal, HolderState::Gone));
-    assert_eq!(report.evicted, [dead.principal.key()]);
+    assert_eq!((&report.holder_principal, report.liveness.state), (&dead.serving(), HolderState::Gone));
+    assert_eq!(report.evicted, [dead.serving().key()]);
     assert_eq!((report.family_rows, report.before.process_epoch), (1, 0));
     assert_eq!(report.reopened_at_generation, report.before.generation + 1);
 
@@ -112,7 +112,7 @@ async fn a_gate_that_a_dead_registration_left_frozen_is_reconciled_once_its_hold
     assert_eq!(status, 403, "{answer}");
     assert!(answer["error"].as_str().unwrap().contains("not-frozen"), "{answer}");
     managers.serve(&dead).await;
-    let own = managers.request(&dead, Kind::Maintenance, more);
+    let own = dead.unproved(Kind::Maintenance, &more);
     let (status, answer) = ask(&stage, &service, "alice", &own).await;
     assert_eq!(status, 403, "an open gate needs no mending: {answer}");
     service.close().await.unwrap();

@@ -1,14 +1,14 @@
 //! Contract 05 §5: every verdict, reached by a manager that is registered for real, at the exchange and at the connect.
 
 use cotal_auth::{AuthService, AuthServiceArgs, start_auth_service};
-use cotal_testkit::raw::ConnectOutcome;
+use cotal_testkit::{manager::TestManager, raw::ConnectOutcome};
 use cotal_trust::system::SystemEntropy;
 use cotal_wire::{Actor, InstanceId, Owner, Principal};
 use cotal_workspace::instance_identity::{AUTH_INSTANCE_FILE, InstanceIdentity, MANAGER_INSTANCE_FILE};
 use serde_json::{Value, json};
 
 use super::{
-    managers::{Manager, Managers},
+    managers::Managers,
     stage::{Daemon, Stage, claims_of},
 };
 
@@ -66,13 +66,13 @@ fn bound((status, answer): &(u16, Value)) -> Result<String, String> {
     }
 }
 
-fn id(manager: &Manager) -> &InstanceId {
-    &manager.at.instance
+fn id(manager: &TestManager) -> &InstanceId {
+    &manager.instance
 }
 
 /// As an exchange answers that is bound to it.
 #[allow(clippy::unnecessary_wraps, reason = "compared with an answer that may be a refusal")]
-fn live(manager: &Manager) -> Result<String, String> {
+fn live(manager: &TestManager) -> Result<String, String> {
     Ok(id(manager).to_string())
 }
 
@@ -83,7 +83,7 @@ async fn a_named_instance_is_bound_to_as_a_candidate_and_told_what_else_it_is() 
         stage.grant_human(sub, "cli", &["spawn"], &["general"]);
     }
     let (asked, managers) = (Asked::start(&stage).await, Managers::of(&stage));
-    let manager = Managers::unheard(stage.owner_of("alice"));
+    let manager = managers.unheard(stage.owner_of("alice"));
     let told = async |sub: &str| asked.bound(sub, Some(id(&manager))).await;
     let is = |verdict: &str| Err(format!("manager instance {} is {verdict}", id(&manager)));
 
@@ -236,14 +236,14 @@ async fn a_caller_connects_to_its_manager_alone_and_only_while_it_serves() {
 }
 
 /// Makes the local manager of the stage's root, registered and serving.
-async fn local(stage: &Stage, managers: &Managers) -> Manager {
+async fn local(stage: &Stage, managers: &Managers) -> TestManager {
     let dir = stage.space.root.space_dir(&stage.space.space);
     let scratch = tempfile::tempdir().unwrap();
     let identity = InstanceIdentity::load_or_create(scratch.path(), &SystemEntropy).unwrap();
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::copy(scratch.path().join(AUTH_INSTANCE_FILE), dir.join(MANAGER_INSTANCE_FILE)).unwrap();
     let serve = Principal::new(Owner::local(), Actor::parse(identity.serve.public().as_str()).unwrap());
-    let manager = Managers::of_principal(Owner::local(), identity.instance.clone(), serve);
+    let manager = managers.unheard(Owner::local()).served_by(identity.instance.clone(), serve);
     managers.serve(&manager).await;
     manager
 }

@@ -3,15 +3,18 @@
 
 use std::time::Duration;
 
-use cotal_authority::rail::contract::AuthContract;
+use cotal_authority::{rail::contract::AuthContract, registration::Registry};
 use cotal_broker::{Connection, Connector, Custody, Lifetime, durable, kv::Bucket};
 use cotal_ledger::{ActorRow, GrantInput, Ledger, hash_agent_secret};
 use cotal_testkit::{
-    daemons::DAEMON_WITHIN, planted_manager::PlantedManager, process::Process, raw::RawClient,
+    daemons::DAEMON_WITHIN,
+    manager::{Proved, TestManager},
+    process::Process,
+    raw::RawClient,
 };
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{
-    Actor, ConnId, DerivedOwner, LifecycleUid, Names, OpId, Owner, Permissions, Principal, Rules,
+    Actor, ConnId, DerivedOwner, LifecycleUid, Names, OpId, Permissions, Principal, Rules,
     endpoint_subject::TargetTriple,
     envelope::EndpointReply,
     es_value::EsValue,
@@ -38,7 +41,8 @@ struct Scene {
     discovery: Discovery,
     owner: DerivedOwner,
     anything: Connection,
-    manager: PlantedManager,
+    manager: TestManager,
+    proved: Proved,
 }
 
 impl Scene {
@@ -59,11 +63,33 @@ impl Scene {
         let anything = connector.open("anything".into(), &grants, lifetime).await.unwrap();
         let owner = house.caller.owner_of(&house, SUB);
         let (space, account) = (&house.space.space, &house.space.material.data_account);
-        let of = Owner::from(&owner);
-        let manager = PlantedManager::register(&anything, space, account, &of, "cli").await.unwrap();
-        let scene = Self { house, service, discovery, owner, anything, manager };
+        let manager = TestManager::new(space, &account.account, &owner);
+        let registry = Registry::bind(&anything, space).await.unwrap();
+        let proved = manager.register_proved(&registry, account).await.unwrap();
+        let scene = Self { house, service, discovery, owner, anything, manager, proved };
         scene.grant(SUB, "cli", &["supervise"]);
         scene
+    }
+
+    async fn registry(&self) -> Registry {
+        Registry::bind(&self.anything, &self.house.space.space).await.unwrap()
+    }
+
+    /// As a restart of the manager does: another revision, the next epoch.
+    async fn register_again(&mut self) {
+        let account = &self.house.space.material.data_account;
+        self.proved = self.manager.register_proved(&self.registry().await, account).await.unwrap();
+    }
+
+    /// As a restart does of a manager that died while it registered.
+    async fn resume(&mut self, op: &OpId) {
+        let registered = self.manager.resume(&self.registry().await, op).await.unwrap();
+        let account = &self.house.space.material.data_account;
+        self.proved = self.manager.proved_at(account, registered.gate.gate.coordinate());
+    }
+
+    fn request(&self, kind: Kind, more: &Value) -> Value {
+        self.manager.proved(kind, &self.proved, more)
     }
 
     fn ledger(&self) -> Ledger {
@@ -106,7 +132,7 @@ impl Scene {
             "actor": actor, "subscribe": ["general"], "allowSubscribe": ["general", "team.*"],
             "allowPublish": ["general"], "tokenHash": hash_agent_secret(token),
         });
-        self.manager.request(Kind::Enrollment, &json!({ "target": target })).unwrap()
+        self.request(Kind::Enrollment, &json!({ "target": target }))
     }
 
     async fn enroll(&self, actor: &str, token: &str) -> AgentMaterial {
@@ -125,7 +151,7 @@ impl Scene {
 
     fn preparation(&self, actor: &str, uid: &LifecycleUid) -> Value {
         let more = json!({ "target": self.target(actor, uid), "opId": OpId::managed_retirement(uid) });
-        self.manager.request(Kind::PrepareRetirement, &more).unwrap()
+        self.request(Kind::PrepareRetirement, &more)
     }
 
     fn target(&self, actor: &str, uid: &LifecycleUid) -> Value {
@@ -135,7 +161,7 @@ impl Scene {
     fn validation(&self, material: &AgentMaterial, token: &str) -> Value {
         let target = self.target(material.actor.as_str(), &material.lifecycle_uid);
         let more = json!({ "target": target, "actorToken": token, "sentinelCreds": material.sentinel_creds });
-        self.manager.request(Kind::RetainedAgentValidation, &more).unwrap()
+        self.request(Kind::RetainedAgentValidation, &more)
     }
 
     /// Exchanges the agent's token where the material says, and connects with what the material holds.
@@ -193,8 +219,8 @@ impl Scene {
 
     /// Asks the auth rail, as the manager with a requester's grant for just this target.
     async fn retire_on_the_rail(&self, material: &AgentMaterial) -> EndpointReply {
-        let (space, serve) = (self.house.space.space.token(), self.manager.serve_principal());
-        let (uid, target) = (&self.manager.lifecycle, &material.lifecycle_uid);
+        let (space, serve) = (self.house.space.space.token(), self.manager.serving());
+        let (uid, target) = (&self.manager.uid, &material.lifecycle_uid);
         let triple = TargetTriple { principal: material.principal(), lifecycle_uid: target.clone() };
         let connector = Connector::new(
             &self.house.url(),
@@ -219,7 +245,7 @@ impl Scene {
             "target": self.target(material.actor.as_str(), target),
             "args": {
                 "opId": OpId::managed_retirement(target), "serveEndpoint": "manager",
-                "serveInstanceId": self.manager.instance, "serveEpoch": self.manager.serve_epoch,
+                "serveInstanceId": self.manager.instance, "serveEpoch": self.proved.epoch,
             },
             "from": { "id": serve, "name": "manager" },
         });
@@ -330,13 +356,13 @@ async fn who_may_not_supervise_gets_nothing() {
         .await;
 
     let before = (request(&scene), proof(&scene));
-    scene.manager.register_again(&scene.anything).await.unwrap();
+    scene.register_again().await;
     refused(&scene, "a stale epoch", SUB, before.0, 409).await;
     refused(&scene, "a replayed proof", SUB, changed(&scene, "registrationProof", before.1), 403).await;
-    scene.manager.freeze(&scene.anything).await.unwrap();
+    let op = scene.manager.freeze(&scene.registry().await).await.unwrap();
     refused(&scene, "a frozen gate", SUB, request(&scene), 403).await;
 
-    scene.manager.register_again(&scene.anything).await.unwrap();
+    scene.resume(&op).await;
     let cli = Actor::parse("cli").unwrap();
     assert!(scene.ledger().revoke_interactive(&scene.owner, &cli).unwrap());
     refused(&scene, "a revoked actor", SUB, request(&scene), 403).await;
@@ -419,9 +445,8 @@ async fn the_verification_door_decides_all_four_kinds_and_writes_nothing() {
         scene.house.caller.post_to(&url, Some(cap), &body).await.expect("it answers")
     };
     let owner = scene.owner.to_string();
-    let runtime = |scene: &Scene, kind| {
-        scene.manager.request(kind, &json!({ "target": scene.target("worker", &uid) })).unwrap()
-    };
+    let runtime =
+        |scene: &Scene, kind| scene.request(kind, &json!({ "target": scene.target("worker", &uid) }));
     let requests = |scene: &Scene| {
         [
             scene.enrollment("worker", "token"),
@@ -445,14 +470,14 @@ async fn the_verification_door_decides_all_four_kinds_and_writes_nothing() {
             assert_eq!(scene.ask(SUB, &request).await.0, 403, "{kind}");
         }
     }
-    scene.manager.register_again(&scene.anything).await.unwrap();
+    scene.register_again().await;
     let stale = requests(&scene);
-    scene.manager.register_again(&scene.anything).await.unwrap();
+    scene.register_again().await;
     for request in stale {
         let (status, answer) = verify(&scene, &owner, &request).await;
         assert_eq!(status, 409, "{}: {answer}", request["kind"]);
     }
-    scene.manager.freeze(&scene.anything).await.unwrap();
+    scene.manager.freeze(&scene.registry().await).await.unwrap();
     for request in requests(&scene) {
         let (status, answer) = verify(&scene, &owner, &request).await;
         assert_eq!(status, 412, "{}: {answer}", request["kind"]);

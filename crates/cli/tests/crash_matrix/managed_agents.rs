@@ -2,12 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
+use cotal_authority::registration::Registry;
 use cotal_broker::durable;
 use cotal_ledger::{ActorRow, GrantInput, Ledger, hash_agent_secret};
-use cotal_testkit::planted_manager::PlantedManager;
+use cotal_testkit::manager::TestManager;
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{
-    Actor, Channel, DerivedOwner, LifecycleUid, OpId, Owner, Principal, Role,
+    Actor, Channel, DerivedOwner, LifecycleUid, OpId, Principal, Role,
     manager_authority::Kind,
     names::{dlv_consumer, dm_consumer, lifecycle_subject_key, member_key, role_consumer},
 };
@@ -49,22 +50,21 @@ impl Case {
             lifecycle_uid: None,
         };
         Ledger::at(&house.space.state_dir).grant_interactive(&supervisor, &SystemClock, &SystemEntropy)?;
-        let manager = Self::manager(house, &owner).await?;
         let target = json!({
             "actor": actor, "role": actor, "allowSubscribe": ["general", "team.*"], "subscribe": ["general"],
             "allowPublish": ["general"], "tokenHash": hash_agent_secret(TOKEN),
         });
-        let body = Self::body(house, &manager, Kind::Enrollment, &json!({ "target": target }))?;
+        let body = Self::body(house, &owner, Kind::Enrollment, &json!({ "target": target })).await?;
         Ok(Self { owner, actor: Actor::parse(actor)?, role: Role::parse(actor)?, body, uid: None })
     }
 
-    async fn manager(house: &House, owner: &DerivedOwner) -> Result<PlantedManager> {
+    /// What asks a kind about an agent: a manager that is registered, and never activated.
+    async fn body(house: &House, owner: &DerivedOwner, kind: Kind, more: &Value) -> Result<Value> {
         let (space, account) = (&house.space.space, house.space.account.data_account());
-        PlantedManager::register(house.connection(), space, &account, &Owner::from(owner), SUPERVISOR).await
-    }
-
-    fn body(house: &House, manager: &PlantedManager, kind: Kind, more: &Value) -> Result<Value> {
-        Ok(json!({ "idpToken": house.idp_token(SUB), "request": manager.request(kind, more)? }))
+        let manager = TestManager::new(space, &account.account, owner);
+        let registry = Registry::bind(house.connection(), space).await?;
+        let proved = manager.register_proved(&registry, &account).await?;
+        Ok(json!({ "idpToken": house.idp_token(SUB), "request": manager.proved(kind, &proved, more) }))
     }
 
     fn principal(&self) -> Principal {
@@ -176,10 +176,9 @@ impl Operation for Prepare {
             let key = member_key(&Channel::parse(channel)?, &case.principal(), &uid);
             house.put(&house.bucket(&house.names().members_bucket()), &key, "{}").await?;
         }
-        let manager = Case::manager(house, &case.owner).await?;
         let target = json!({ "owner": case.owner, "actor": case.actor, "lifecycleUid": uid });
         let more = json!({ "target": target, "opId": OpId::managed_retirement(&uid) });
-        case.body = Case::body(house, &manager, Kind::PrepareRetirement, &more)?;
+        case.body = Case::body(house, &case.owner, Kind::PrepareRetirement, &more).await?;
         case.uid = Some(uid);
         Ok(case)
     }

@@ -1,24 +1,14 @@
 //! What a remote manager is granted under its registration: activation, and the renewal of the standing bundle.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
-use cotal_authority::{
-    evict::{Eviction, Evictor},
-    registration::{
-        EndpointInstance, OwnName, Registration, Registry, gate, own::publish, register::EVICTION_SWEEP,
-        register_service_instance,
-    },
-};
+use cotal_authority::registration::Registry;
 use cotal_ledger::{GrantInput, Ledger};
 use cotal_testkit::manager::TestManager;
 use cotal_trust::system::{SystemClock, SystemEntropy};
-use cotal_wire::{
-    Actor, Clock as _, OpId, Principal,
-    manager_authority::{Operation as Asks, serve_principal},
-    rows::ServiceSpec,
-};
+use cotal_wire::{Actor, Clock as _, manager_authority::Operation as Asks};
 use serde_json::{Value, json};
 
 use crate::{house::House, journal::hold_to, service::Operation};
@@ -39,43 +29,9 @@ pub(crate) struct Registered {
     body: Value,
 }
 
-/// Nobody serves here.
-struct Gone;
-
-#[async_trait]
-impl Evictor for Gone {
-    async fn evict(&self, principals: &BTreeSet<Principal>) -> Vec<Eviction> {
-        let gone = |one: &Principal| Eviction {
-            verified_gone: true,
-            scan_complete: true,
-            note: None,
-            ..Eviction::unverified(one, "")
-        };
-        principals.iter().map(gone).collect()
-    }
-}
-
 pub(crate) async fn register(house: &House, manager: &TestManager) -> Result<()> {
     let registry = Registry::bind(house.connection(), &house.space.space).await?;
-    let at = EndpointInstance { endpoint: manager.endpoint().token(), instance: manager.instance.clone() };
-    let artifacts = manager.artifacts();
-    publish(&registry, &artifacts).await?;
-    if gate::observe(registry.stores(), &at).await?.is_none() {
-        let serving = serve_principal(&manager.owner, &manager.instance);
-        gate::provision(registry.stores(), &at, &serving).await?;
-    }
-    let names = OwnName { name: manager.endpoint(), owner: manager.owner.clone() };
-    let spec = ServiceSpec::new(&names.name, &names.owner, vec![artifacts[1].digest().clone()])?;
-    let registration = Registration {
-        at: &at,
-        spec: &spec,
-        registrant: &manager.owner,
-        op: &OpId::mint(&SystemEntropy),
-        names: &names,
-        evictor: &Gone,
-        eviction_sweep: EVICTION_SWEEP,
-    };
-    register_service_instance(&registry, &registration).await?;
+    manager.register(&registry).await?;
     Ok(())
 }
 

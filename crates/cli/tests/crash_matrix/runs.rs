@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use cotal_authority::issued::with_issuer_session;
 use cotal_ledger::{GrantInput, Ledger};
 use cotal_testkit::{
-    manager::TestManager,
+    manager::{Proved, TestManager},
     runs::{RunAsker, run_id},
 };
 use cotal_trust::{
@@ -44,7 +44,7 @@ pub(crate) enum Run {
 /// A registered manager, a caller of its with issued authority, and what it asks.
 pub(crate) struct Served {
     manager: TestManager,
-    proof: Value,
+    proved: Proved,
     sub: String,
     asker: RunAsker,
     run: RunId,
@@ -100,7 +100,7 @@ impl Served {
         let space = house.space.space.clone();
         let mut served = Self {
             manager,
-            proof: Value::Null,
+            proved: Proved { epoch: 0, proof: Value::Null },
             sub,
             asker: RunAsker { space, principal, uid, generation },
             run: run_id(),
@@ -110,7 +110,7 @@ impl Served {
         };
         let activate = served.manager.request(Asks::Activate, &json!({}));
         let answer = house.ok(ROUTE, &served.asks(house, &activate)).await?;
-        served.proof = answer["nextRegistrationProof"].clone();
+        served.proved.proof = answer["nextRegistrationProof"].clone();
         Ok(served)
     }
 
@@ -135,7 +135,7 @@ impl Served {
             Kind::RunCancel => json!({ "cancel": { "runId": run, "subject": subject } }),
             _ => json!({ "run": { "runId": run, "subject": subject } }),
         };
-        self.body = self.asks(house, &self.manager.run_request(kind, 0, &self.proof, &payload));
+        self.body = self.asks(house, &self.manager.proved(kind, &self.proved, &payload));
     }
 
     /// The caller asks; the broker has it.
@@ -152,7 +152,7 @@ impl Served {
             "mediatorId": key(),
         });
         let payload = json!({ "attempt": attempt });
-        let request = self.manager.run_request(Kind::RunAttempt, 0, &self.proof, &payload);
+        let request = self.manager.proved(Kind::RunAttempt, &self.proved, &payload);
         tokio::time::timeout(WITHIN, house.post(ROUTE, &self.asks(house, &request))).await?
     }
 }
