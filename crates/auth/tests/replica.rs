@@ -12,7 +12,7 @@ mod manager_rows;
 mod stage;
 mod tap;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use cotal_auth::{
@@ -22,6 +22,7 @@ use cotal_auth::{
 use cotal_broker::{Connection, Connector, Custody, Lifetime, kv::Bucket};
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
 use cotal_testkit::{
+    disk::files,
     raw::{ConnectOutcome, RawClient},
     spaces::TestSpaces,
 };
@@ -222,24 +223,6 @@ async fn a_connect_through_a_replica_leaves_its_row_which_the_full_service_finds
     replica.close().await.unwrap();
 }
 
-/// Every file below a directory, and what is in it.
-fn files(dir: &std::path::Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    let mut dirs = vec![dir.to_owned()];
-    while let Some(dir) = dirs.pop() {
-        for entry in std::fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                dirs.push(path);
-            } else {
-                let bytes = std::fs::read(&path).unwrap();
-                files.insert(path, bytes);
-            }
-        }
-    }
-    files
-}
-
 #[tokio::test]
 async fn the_broker_grants_of_a_replica_are_these_and_the_broker_denies_it_everything_else() {
     let stage = Stage::start().await;
@@ -247,12 +230,16 @@ async fn the_broker_grants_of_a_replica_are_these_and_the_broker_denies_it_every
     let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
     let (_, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
     daemon.stop().await.unwrap();
-    let before = files(&stage.space.root.cotal_dir());
+    let before = files(&stage.space.root.cotal_dir()).unwrap();
 
     let tap = Tap::start(stage.space.server.port()).await;
     let replica = CalloutReplica::start(stage.hosted_dialling(&tap.url())).await.unwrap();
     stage.connected(answer["token"].as_str().unwrap()).await;
-    assert_eq!(files(&stage.space.root.cotal_dir()), before, "a running replica leaves nothing on the disk");
+    assert_eq!(
+        files(&stage.space.root.cotal_dir()).unwrap(),
+        before,
+        "a running replica leaves nothing on the disk"
+    );
     let signed = tap.presented();
     let names: Vec<_> = signed.iter().map(|user| user.name.as_str()).collect();
     assert_eq!(names, ["cotal:auth-replica-store:demo", "cotal:auth-reader:demo", "cotal:auth-replica:demo"]);

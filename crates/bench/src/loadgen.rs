@@ -17,6 +17,8 @@ use tokio::{
     net::TcpStream,
 };
 
+use crate::{figures::percentile, progress};
+
 /// How long one connect may take before it counts as a timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -47,6 +49,16 @@ pub(crate) struct Measured {
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
     pub(crate) refused: usize,
+}
+
+impl Measured {
+    /// Tells it as it comes.
+    pub(crate) fn say(&self, what: &str) {
+        let Self { total, per_s, p50_ms, p99_ms, refused } = self;
+        progress(&format!(
+            "{what}: {total} at {per_s:.0}/s, p50 {p50_ms:.1} ms, p99 {p99_ms:.1} ms, refused {refused}"
+        ));
+    }
 }
 
 /// Connects `total` times with `in_flight` at once.
@@ -216,8 +228,4 @@ fn summarise(outcomes: &[Outcome], elapsed: Duration) -> Measured {
         p99_ms: percentile(&latencies, 99),
         refused: outcomes.len() - latencies.len(),
     }
-}
-
-pub(crate) fn percentile(sorted: &[f64], percent: usize) -> f64 {
-    sorted.get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
 }

@@ -5,6 +5,7 @@
 mod authority;
 mod bare;
 mod door;
+mod figures;
 mod host;
 mod loadgen;
 mod population;
@@ -12,6 +13,7 @@ mod report;
 mod retire;
 mod service;
 mod stack;
+mod steady;
 mod tap;
 
 use std::{
@@ -37,7 +39,7 @@ use cotal_workspace::root::Root;
 use crate::{
     loadgen::{Ticket, closed_loop, open_loop},
     population::{Ground, Population},
-    report::{Extra, Flood, Report, Run, Storm},
+    report::{Extra, Flood, Machine, Report, Run, Storm},
     service::{Bare, Service},
 };
 
@@ -182,14 +184,7 @@ async fn connect(cotal: &std::path::Path, quick: bool) -> Result<Report> {
     let extra =
         if quick { None } else { Some(beyond(&space, &service, &mut people, addr, &sentinel, &runs).await?) };
     service.stop().await?;
-    Ok(Report {
-        cores: std::thread::available_parallelism()?.get(),
-        broker: broker_version()?,
-        service_rss_kib: rss,
-        ratios: report::ratios(&runs),
-        runs,
-        extra,
-    })
+    Ok(Report { machine: Machine::here()?, service_rss_kib: rss, ratios: report::ratios(&runs), runs, extra })
 }
 
 /// What takes longer: the ledger's size, an unauthenticated flood, a storm.
@@ -313,14 +308,6 @@ fn static_user(account: &DataAccount) -> Creds {
         exp: None,
     };
     Creds { jwt: encode_user(&claims, &account.signing, SystemClock.now_secs()), seed }
-}
-
-/// The version of the broker under test, such as `2.15.1`.
-fn broker_version() -> Result<String> {
-    let output =
-        std::process::Command::new(cotal_testkit::broker::nats_server_binary()).arg("-v").output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    Ok(text.trim().rsplit('v').next().unwrap_or_default().to_owned())
 }
 
 fn progress(what: &str) {

@@ -33,17 +33,39 @@ impl Tap {
         Ok(Self { seen, readers })
     }
 
-    /// How many of each verb so far, without what `is_other` says is of somebody else.
-    pub(crate) async fn close(self, is_other: impl Fn(&str) -> bool) -> BTreeMap<String, u64> {
+    /// What was sent so far, without what `is_other` says is of somebody else.
+    pub(crate) async fn close(self, is_other: impl Fn(&str) -> bool) -> Sent {
         tokio::time::sleep(SETTLE).await;
         for reader in &self.readers {
             reader.abort();
         }
+        let mut subjects = std::mem::take(&mut *self.seen.lock().await);
+        subjects.retain(|subject| !is_other(subject));
+        Sent(subjects)
+    }
+}
+
+/// The subjects of what was sent.
+pub(crate) struct Sent(Vec<String>);
+
+impl Sent {
+    /// How many of each verb.
+    pub(crate) fn by_verb(&self) -> BTreeMap<String, usize> {
         let mut verbs = BTreeMap::new();
-        for subject in self.seen.lock().await.iter().filter(|subject| !is_other(subject)) {
+        for subject in &self.0 {
             *verbs.entry(verb(subject)).or_default() += 1;
         }
         verbs
+    }
+
+    pub(crate) fn total(&self) -> usize {
+        self.0.len()
+    }
+
+    /// How many name none of these streams.
+    pub(crate) fn beside(&self, streams: &[String]) -> usize {
+        let names = |subject: &str| subject.split('.').any(|token| streams.iter().any(|name| name == token));
+        self.0.iter().filter(|subject| !names(subject)).count()
     }
 }
 

@@ -4,13 +4,13 @@
 //! `cargo xtask test` fetches it and says where it lies; without it the test says that it did not run.
 
 use std::{
-    net::TcpListener,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Result, ensure};
 use cotal_testkit::stage::Stage;
+use cotal_workspace::broker_config::free_port;
 
 const VARIABLE: &str = "COTAL_WITNESS_SCHEMATHESIS";
 /// What an answer is held against: its status, its content type and its body are documented, and none is a server error.
@@ -58,7 +58,7 @@ fn try_face(program: &Path, stage: &Stage, face: &str, url: &str, capability: Op
 async fn both_faces_answer_as_the_openapi_document_says_whatever_they_are_asked() -> Result<()> {
     let Some(program) = schemathesis() else { return Ok(()) };
     let stage = Stage::new(env!("CARGO_BIN_EXE_cotal"))?;
-    let public = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+    let public = free_port()?;
     let (port, url) = (public.to_string(), format!("http://127.0.0.1:{public}"));
     let faces = ["--exchange-public-port", &port, "--exchange-public-url", "https://auth.example"];
     stage.ok(&[&["up", "--user-auth", "--dev-idp", "--port", "0"][..], &faces].concat())?;

@@ -7,7 +7,7 @@
 use std::{
     collections::BTreeSet,
     io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Stdio},
     sync::{Arc, mpsc},
     time::Duration,
@@ -26,6 +26,8 @@ use cotal_manager::remote::{
     standing::{Renewal, debt_file},
 };
 use cotal_testkit::{
+    disk::{files, is_seed, seeds_in},
+    injected::Injected,
     process::Process,
     proxy::{Net, Proxy},
     space::TestSpace,
@@ -33,10 +35,7 @@ use cotal_testkit::{
 };
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{Actor, Clock as _, DerivedOwner, LifecycleUid, Space, manager_authority::StandingRole};
-use cotal_workspace::{
-    root::Root,
-    secret_store::{FsSecretStore, SecretStore, StoreError, StoreIdentity},
-};
+use cotal_workspace::root::Root;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
@@ -69,7 +68,7 @@ impl Host {
             account_public_key: space.account.data_account().account,
             lifecycle_uid: LifecycleUid::mint(&SystemEntropy),
         };
-        let store: Arc<dyn SecretStore> = Arc::new(Injected(FsSecretStore::open(&space.root).unwrap()));
+        let store = Arc::new(Injected::over(space.store.clone(), COORDINATE));
         let at = SpaceAt::new(space.space.clone(), space.server.url());
         let hosted = HostedSpace::new(context, at, store, COORDINATE, &space.state_dir);
         let inputs = AuthServiceInputs::new(hosted.callout_log(Arc::new(|_| {})))
@@ -104,36 +103,12 @@ impl Host {
 
     /// Files of agents' rows: none is left of an agent that was retired.
     fn agents(&self) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        files(&self.space.state_dir, &mut found);
-        found.retain(|path| path.to_string_lossy().contains(AGENT));
-        found
+        let found = files(&self.space.state_dir).unwrap().into_keys();
+        found.filter(|path| path.to_string_lossy().contains(AGENT)).collect()
     }
 
     fn face(&self) -> String {
         self.service.public_url().unwrap().to_owned()
-    }
-}
-
-/// The filesystem store, as a host would inject one.
-struct Injected(FsSecretStore);
-
-#[async_trait]
-impl SecretStore for Injected {
-    async fn get(&self, key: &str) -> Result<Option<Zeroizing<String>>, StoreError> {
-        self.0.get(key).await
-    }
-    async fn put(&self, key: &str, value: &str) -> Result<(), StoreError> {
-        self.0.put(key, value).await
-    }
-    async fn delete(&self, key: &str) -> Result<(), StoreError> {
-        self.0.delete(key).await
-    }
-    async fn create(&self, key: &str, value: &str) -> Result<bool, StoreError> {
-        self.0.create(key, value).await
-    }
-    fn identity(&self) -> Option<StoreIdentity> {
-        Some(StoreIdentity::Injected { coordinate: COORDINATE.to_owned() })
     }
 }
 
@@ -212,13 +187,6 @@ fn step<'r>(report: &'r Value, name: &str) -> &'r Value {
     steps.iter().find(|step| step["step"] == name).unwrap_or_else(|| panic!("no step {name} in {report}"))
 }
 
-fn files(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { files(&path, found) } else { found.push(path) }
-    }
-}
-
 // === the scan =================================================================================================
 
 /// A secret: its name, and the bytes that give it away.
@@ -228,14 +196,9 @@ type Needle = (String, Vec<u8>);
 /// everybody's.
 fn secrets_of(host: &Host) -> Vec<Needle> {
     let mut texts = BTreeSet::new();
-    let mut found = Vec::new();
-    files(&host.space.root.cotal_dir(), &mut found);
-    for path in &found {
-        let text = String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
-        let seed = |word: &&str| word.len() == 58 && word.starts_with('S');
-        let words = |c: char| !c.is_ascii_alphanumeric();
-        texts.extend(text.split(words).filter(seed).map(str::to_owned));
-        if let Ok(document) = serde_json::from_str::<Value>(&text) {
+    for bytes in files(&host.space.root.cotal_dir()).unwrap().values() {
+        texts.extend(seeds_in(bytes));
+        if let Ok(document) = serde_json::from_slice::<Value>(bytes) {
             collect(&document, &mut texts);
         }
     }
@@ -268,7 +231,7 @@ fn collect(document: &Value, texts: &mut BTreeSet<String>) {
 fn needles(text: &str) -> Vec<Needle> {
     let name = format!("{}… of {} characters", &text[..4], text.len());
     let mut needles = vec![(name.clone(), text.as_bytes().to_vec())];
-    if text.len() == 58 && text.starts_with('S') {
+    if is_seed(text) {
         needles.push((name, raw(text)));
     }
     needles
@@ -391,12 +354,10 @@ async fn a_participant_lives_its_life_across_two_standing_periods_and_no_signing
     );
     assert_eq!(host.agents(), Vec::<PathBuf>::new(), "no row of the agent is left");
 
-    let mut everything = Vec::new();
-    files(&machine.stage.root(), &mut everything);
-    files(&machine.stage.home(), &mut everything);
-    for path in &everything {
-        let bytes = std::fs::read(path).unwrap();
-        assert_eq!(found_in(&bytes, &secrets), Vec::<&str>::new(), "{}", path.display());
+    let mut everything = files(&machine.stage.root()).unwrap();
+    everything.extend(files(&machine.stage.home()).unwrap());
+    for (path, bytes) in &everything {
+        assert_eq!(found_in(bytes, &secrets), Vec::<&str>::new(), "{}", path.display());
         assert!(
             !path.to_string_lossy().contains(AGENT),
             "a retired agent leaves no secret: {}",
@@ -444,12 +405,11 @@ async fn a_participant_that_is_killed_in_any_step_is_followed_by_one_that_finish
     let report = machine.check(&host, &[]).report();
     assert_eq!(report["instanceId"], instance.unwrap().as_str());
     assert_eq!(host.agents(), Vec::<PathBuf>::new(), "no row of the agent is left");
-    let mut everything = Vec::new();
-    files(&machine.stage.root(), &mut everything);
+    let mut everything = files(&machine.stage.root()).unwrap().into_keys();
     let left = |path: &PathBuf| {
         path.to_string_lossy().contains(AGENT) || path.extension().is_some_and(|e| e == "tmp")
     };
-    assert!(!everything.iter().any(left), "{everything:?}");
+    assert_eq!(everything.find(left), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

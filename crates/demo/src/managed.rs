@@ -1,9 +1,16 @@
 //! The other tour, of `cargo xtask demo --managed`: two machines, of which one holds the keys and the other none.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, ensure};
-use cotal_testkit::stage::Stage;
+use cotal_testkit::{
+    disk::{files, seeds_in},
+    stage::Stage,
+};
+use cotal_workspace::broker_config::free_port;
 use serde_json::Value;
 
 use crate::{PERSON_ACTOR, cotal, say, step};
@@ -77,49 +84,21 @@ fn told(one: &Value) -> String {
     format!("{:<24} {:>5} ms  {}", one["step"].as_str().unwrap_or_default(), one["ms"], rest.join("  "))
 }
 
-/// A port that nobody had a moment ago.
-fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
-}
-
-fn files(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    if !dir.is_dir() {
-        return Ok(());
-    }
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.is_dir() { files(&path, found)? } else { found.push(path) }
-    }
-    Ok(())
-}
-
 fn names(dirs: &[PathBuf]) -> Result<String> {
-    let mut found = Vec::new();
+    let mut names = Vec::new();
     for dir in dirs {
-        files(dir, &mut found)?;
+        let found = files(dir)?;
+        let names_of = found.keys().filter_map(|path| path.file_name());
+        names.extend(names_of.map(|name| name.to_string_lossy().into_owned()));
     }
-    let mut names: Vec<String> = found
-        .iter()
-        .filter_map(|path| path.file_name())
-        .map(|name| name.to_string_lossy().into_owned())
-        .collect();
     names.sort();
     Ok(names.join(", "))
 }
 
 /// Seeds that lie on both machines. The sentinel's lies on neither for long: it goes with the agent.
 fn seeds_shared(host: &Path, machine: &Path) -> Result<Vec<String>> {
-    let seeds = |dir: &Path| -> Result<Vec<String>> {
-        let mut found = Vec::new();
-        files(dir, &mut found)?;
-        let mut seeds = Vec::new();
-        for path in found {
-            let text = String::from_utf8_lossy(&std::fs::read(path)?).into_owned();
-            let words = text.split(|c: char| !c.is_ascii_alphanumeric());
-            seeds.extend(words.filter(|word| word.len() == 58 && word.starts_with('S')).map(str::to_owned));
-        }
-        Ok(seeds)
+    let seeds = |dir| -> Result<BTreeSet<String>> {
+        Ok(files(dir)?.values().flat_map(|bytes| seeds_in(bytes)).collect())
     };
-    let hosts = seeds(host)?;
-    Ok(seeds(machine)?.into_iter().filter(|seed| hosts.contains(seed)).collect())
+    Ok(seeds(machine)?.intersection(&seeds(host)?).cloned().collect())
 }

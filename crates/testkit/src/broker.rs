@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cotal_workspace::broker_config::free_port;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 use tokio::{
@@ -278,11 +279,6 @@ fn spawn(dir: &Path) -> std::io::Result<Child> {
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
 async fn greets(port: u16) -> bool {

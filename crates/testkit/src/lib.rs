@@ -3,6 +3,8 @@
 
 pub mod broker;
 pub mod daemons;
+pub mod disk;
+pub mod injected;
 pub mod manager;
 pub mod privilege;
 pub mod process;

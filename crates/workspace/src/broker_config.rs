@@ -172,6 +172,11 @@ impl Difference {
     }
 }
 
+/// A port of [`DEFAULT_HOST`] that was free a moment ago: for a process that does not choose one itself.
+pub fn free_port() -> std::io::Result<u16> {
+    Ok(std::net::TcpListener::bind((DEFAULT_HOST, 0))?.local_addr()?.port())
+}
+
 /// Whether a broker that was started with this text keeps its accounts in memory.
 pub fn keeps_accounts_in_memory(text: &str) -> bool {
     text.lines().any(|line| line == IN_MEMORY)

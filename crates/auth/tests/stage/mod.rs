@@ -3,7 +3,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use cotal_auth::{
     AuthServiceArgs, AuthServiceInputs, AuthServiceRuntimeOptions, DaemonError, HostedContext, HostedSpace,
     SpaceAt, run_auth_service_until,
@@ -15,6 +14,7 @@ use cotal_broker::{
 use cotal_dev_idp::{DevIdp, DevIdpOptions};
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
 use cotal_testkit::{
+    injected::Injected,
     raw::{ConnectOutcome, RawClient},
     space::TestSpace,
 };
@@ -23,14 +23,9 @@ use cotal_trust::{
     system::{SystemClock, SystemEntropy},
 };
 use cotal_wire::{Actor, ConnId, DerivedOwner, LifecycleUid, Permissions, Revision, Rules};
-use cotal_workspace::{
-    material::Discovery,
-    root::Root,
-    secret_store::{FsSecretStore, SecretStore, StoreError, StoreIdentity},
-};
+use cotal_workspace::{material::Discovery, root::Root, secret_store::SecretStore};
 use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinHandle};
-use zeroize::Zeroizing;
 
 const NONCE: &str = "nonce-0123456789";
 const COORDINATE: &str = "test-store";
@@ -187,7 +182,7 @@ impl Stage {
     }
 
     pub(crate) fn injected(&self) -> Arc<dyn SecretStore> {
-        Arc::new(Injected(FsSecretStore::open(&self.space.root).unwrap()))
+        Arc::new(Injected::over(self.space.store.clone(), COORDINATE))
     }
 }
 
@@ -244,28 +239,6 @@ async fn post(http: &reqwest::Client, url: &str, cap: Option<&str>, body: &Value
 async fn read(response: reqwest::Response) -> (u16, Value) {
     let status = response.status().as_u16();
     (status, serde_json::from_str(&response.text().await.unwrap()).unwrap())
-}
-
-/// The filesystem store, as a host would inject one.
-struct Injected(FsSecretStore);
-
-#[async_trait]
-impl SecretStore for Injected {
-    async fn get(&self, key: &str) -> Result<Option<Zeroizing<String>>, StoreError> {
-        self.0.get(key).await
-    }
-    async fn put(&self, key: &str, value: &str) -> Result<(), StoreError> {
-        self.0.put(key, value).await
-    }
-    async fn delete(&self, key: &str) -> Result<(), StoreError> {
-        self.0.delete(key).await
-    }
-    async fn create(&self, key: &str, value: &str) -> Result<bool, StoreError> {
-        self.0.create(key, value).await
-    }
-    fn identity(&self) -> Option<StoreIdentity> {
-        Some(StoreIdentity::Injected { coordinate: COORDINATE.to_owned() })
-    }
 }
 
 /// `cotal auth-service`, in this process.

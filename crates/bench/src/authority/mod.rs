@@ -5,11 +5,10 @@ mod report;
 mod rows;
 
 use std::{
-    net::SocketAddr,
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -32,15 +31,16 @@ use zeroize::Zeroizing;
 
 use crate::{
     door::Door,
-    loadgen::{Ticket, open_loop, open_loop_while, percentile},
-    population::Population,
+    figures::{median, millis},
     progress,
+    report::Machine,
     stack::{AuthService, Stack},
+    steady::Steady,
     tap::Tap,
 };
 
 pub(crate) use report::AuthorityReport;
-use report::{Beginnings, Connects, Enrollments, Renewals, Selection};
+use report::{Beginnings, Enrollments, Renewals, Selection};
 
 pub(crate) const LONG_ABOUT: &str = "\
 Measure what managers without any signing key ask of a host, over the real processes of a space. JSON on stdout, progress
@@ -50,8 +50,9 @@ on stderr. The managers run on the same machine: what they take themselves is in
   register_ms         its registration over the broker with them; median
   activate_ms         its serving credentials and the proof of its registration; median
   enroll_ms           an agent is enrolled, nothing else going on; median
-  enroll_round_trips  what the host sends to JetStream for one enrollment, as a tap on the broker sees it, without what
-                      provisions the agent's streams and consumers (at most 20); by verb: enroll_requests_by_verb
+  enroll_requests     what the host sends to JetStream for one enrollment, as a tap on the broker sees it; by verb:
+                      enroll_requests_by_verb
+  enroll_round_trips  the same without what names a stream that the agent reads from: what provisions it (at most 20)
   renew_ms            one manager renews its five standing credentials, each of them proved by a connect; median
   renew_all_s         all managers (200) do so at once: until the last one has taken all five; median of three (at most
                       10 on two cores)
@@ -64,10 +65,6 @@ on stderr. The managers run on the same machine: what they take themselves is in
   selection_ratio     the list of an owner's managers, as a sign-in chooses one, beside 1,000 managers of other owners, to
                       the same beside 10; medians (about 1: what others have costs nothing)";
 
-/// The steady load of connects.
-const CONNECTS_PER_S: f64 = 25.0;
-/// Actors that make it.
-const CONNECTING: usize = 120;
 /// Pause of a manager that a busy host turned away.
 const BUSY: Duration = Duration::from_millis(250);
 /// The interactive actor whose grant decides.
@@ -146,20 +143,15 @@ pub(crate) async fn measure(cotal: &Path, quick: bool) -> Result<AuthorityReport
     #[allow(clippy::cast_precision_loss, reason = "a count of rows")]
     let scan_rows_per_s = extent.goals as f64 / scan_s;
     Ok(AuthorityReport {
-        cores: std::thread::available_parallelism()?.get(),
-        broker: crate::broker_version()?,
+        machine: Machine::here()?,
         managers: managers.len(),
         prepare_ms: beginnings.prepare,
         register_ms: beginnings.register,
         activate_ms: beginnings.activate,
         enroll_ms: enrollments.ms,
-        enroll_round_trips: enrollments
-            .requests
-            .iter()
-            .filter(|(verb, _)| !provisions(verb))
-            .map(|(_, count)| count)
-            .sum(),
-        enroll_requests_by_verb: enrollments.requests,
+        enroll_round_trips: enrollments.round_trips,
+        enroll_requests: enrollments.requests.total(),
+        enroll_requests_by_verb: enrollments.requests.by_verb(),
         renew_ms: renewals.one_ms,
         renew_all_s: renewals.all_s,
         renew_per_s: renewals.per_s,
@@ -288,19 +280,14 @@ async fn enrollments(
         manager.enroll(&name, &Wanted::default()).await?;
         took.push(millis(started));
     }
-    let delivery = Names::new(&stack.ground.space.token()).delivery_bucket();
+    let names = Names::new(&stack.ground.space.token());
     let tap = Tap::open(anything).await?;
     managers[0].enroll(&Actor::parse("tapped")?, &Wanted::default()).await?;
     // The delivery daemon keeps its lease meanwhile.
-    let requests = tap.close(|subject| subject.contains(&delivery)).await;
-    Ok(Enrollments { ms: median(took), requests })
-}
-
-/// Whether a request provisions what an agent reads from.
-fn provisions(verb: &str) -> bool {
-    ["STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "CONSUMER.CREATE", "CONSUMER.DURABLE", "CONSUMER.INFO"]
-        .iter()
-        .any(|provisioning| verb.starts_with(provisioning))
+    let requests = tap.close(|subject| subject.contains(&names.delivery_bucket())).await;
+    // What an agent reads from is in these.
+    let provisioned = [names.dm_stream(), names.dlv_stream(), names.task_stream()];
+    Ok(Enrollments { ms: median(took), round_trips: requests.beside(&provisioned), requests })
 }
 
 // === renewals =================================================================================================
@@ -313,12 +300,7 @@ async fn renewals(
     managers: &[Active],
     extent: &Extent,
 ) -> Result<Renewals> {
-    let connecting = Population::grant(&stack.ground, &service.door, "connecting", CONNECTING).await?;
-    let ticket = Arc::new(Ticket {
-        creds: cotal_trust::creds::parse(&stack.running.sentinel)?,
-        bearers: connecting.bearers(&stack.ground)?,
-    });
-    let addr: SocketAddr = stack.running.server.trim_start_matches("nats://").parse()?;
+    let steady = Steady::of(stack, &service.door).await?;
     crew.sign_in(stack).await?;
     let mut ones = Vec::with_capacity(extent.singles);
     for manager in managers.iter().take(extent.singles) {
@@ -327,45 +309,24 @@ async fn renewals(
         ones.push(millis(started));
     }
 
-    let alone = open_loop(addr, &ticket, CONNECTS_PER_S, extent.idle_load).await?;
+    let alone = steady.alone(extent.idle_load).await?;
     crew.sign_in(stack).await?;
-    let going = Arc::new(AtomicBool::new(true));
-    let load = tokio::spawn({
-        let going = going.clone();
-        async move { open_loop_while(addr, &ticket, CONNECTS_PER_S, || going.load(Ordering::Relaxed)).await }
-    });
-    let (busy, mut took) = (AtomicUsize::new(0), Vec::with_capacity(extent.rounds));
-    let mut renewed = Ok(());
-    for _ in 0..extent.rounds {
-        let started = Instant::now();
-        renewed = try_join_all(managers.iter().map(|manager| renew(manager, &busy))).await.map(drop);
-        if renewed.is_err() {
-            break;
+    let busy = AtomicUsize::new(0);
+    let renewing = async {
+        let mut took = Vec::with_capacity(extent.rounds);
+        for _ in 0..extent.rounds {
+            let started = Instant::now();
+            try_join_all(managers.iter().map(|manager| renew(manager, &busy))).await?;
+            took.push(started.elapsed().as_secs_f64());
         }
-        took.push(started.elapsed().as_secs_f64());
-    }
-    going.store(false, Ordering::Relaxed);
-    let during = load.await??;
-    renewed?;
+        Ok(took)
+    };
+    let (took, during) = steady.beside(renewing).await?;
     let all_s = median(took);
     #[allow(clippy::cast_precision_loss, reason = "a count of managers")]
     let per_s = managers.len() as f64 / all_s;
-    progress(&format!(
-        "{} managers renewed in {all_s:.2} s; connects beside them p50 {:.1} ms, p99 {:.1} ms (alone {:.1} and {:.1})",
-        managers.len(),
-        during.p50_ms,
-        during.p99_ms,
-        alone.p50_ms,
-        alone.p99_ms
-    ));
-    Ok(Renewals {
-        one_ms: median(ones),
-        all_s,
-        per_s,
-        busy: busy.into_inner(),
-        alone: Connects::of(&alone),
-        during: Connects::of(&during),
-    })
+    progress(&format!("{} managers renewed in {all_s:.2} s", managers.len()));
+    Ok(Renewals { one_ms: median(ones), all_s, per_s, busy: busy.into_inner(), alone, during })
 }
 
 /// One renewal, repeated while the host is busy.
@@ -444,15 +405,4 @@ async fn scan(
         ensure!(goals.len() == extent.goals, "a scan found {} of {} goals", goals.len(), extent.goals);
     }
     Ok(median(took))
-}
-
-// === figures ==================================================================================================
-
-fn millis(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64() * 1000.0
-}
-
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    percentile(&figures, 50)
 }

@@ -4,20 +4,24 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::loadgen::Measured;
+use crate::{
+    report::{Connects, Machine},
+    tap::Sent,
+};
 
 /// The whole report.
 #[derive(Debug, Serialize)]
 pub(crate) struct AuthorityReport {
-    pub(crate) cores: usize,
-    pub(crate) broker: String,
+    #[serde(flatten)]
+    pub(crate) machine: Machine,
     pub(crate) managers: usize,
     pub(crate) prepare_ms: f64,
     pub(crate) register_ms: f64,
     pub(crate) activate_ms: f64,
     pub(crate) enroll_ms: f64,
-    pub(crate) enroll_round_trips: u64,
-    pub(crate) enroll_requests_by_verb: BTreeMap<String, u64>,
+    pub(crate) enroll_round_trips: usize,
+    pub(crate) enroll_requests: usize,
+    pub(crate) enroll_requests_by_verb: BTreeMap<String, usize>,
     pub(crate) renew_ms: f64,
     pub(crate) renew_all_s: f64,
     pub(crate) renew_per_s: f64,
@@ -30,15 +34,6 @@ pub(crate) struct AuthorityReport {
     pub(crate) scan_rows_per_s: f64,
     pub(crate) selection_ratio: f64,
     pub(crate) selection: Selection,
-}
-
-/// A steady load of connects.
-#[derive(Debug, Serialize)]
-pub(crate) struct Connects {
-    pub(crate) total: usize,
-    pub(crate) p50_ms: f64,
-    pub(crate) p99_ms: f64,
-    pub(crate) refused: usize,
 }
 
 /// The list of an owner's managers, among others'.
@@ -60,7 +55,8 @@ pub(super) struct Beginnings {
 /// Enrollments, one after another.
 pub(super) struct Enrollments {
     pub(super) ms: f64,
-    pub(super) requests: BTreeMap<String, u64>,
+    pub(super) round_trips: usize,
+    pub(super) requests: Sent,
 }
 
 /// Many renewals at once beside a load of connects.
@@ -71,15 +67,4 @@ pub(super) struct Renewals {
     pub(super) busy: usize,
     pub(super) alone: Connects,
     pub(super) during: Connects,
-}
-
-impl Connects {
-    pub(super) fn of(measured: &Measured) -> Self {
-        Self {
-            total: measured.total,
-            p50_ms: measured.p50_ms,
-            p99_ms: measured.p99_ms,
-            refused: measured.refused,
-        }
-    }
 }

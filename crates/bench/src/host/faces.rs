@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use super::{ground::HostGround, report::Exchanges};
-use crate::{loadgen::percentile, population::Ground};
+use crate::{figures::percentile, population::Ground};
 
 /// Different principals that exchange in turn.
 const PRINCIPALS: usize = 100;

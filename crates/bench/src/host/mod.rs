@@ -23,11 +23,11 @@ use self::{
     report::{Arms, Replica, StormCost},
 };
 use crate::{
-    broker_version,
     door::Door,
     loadgen::{Measured, Ticket, closed_loop, open_loop},
     population::{Ground, Population},
     progress,
+    report::Machine,
 };
 
 pub(crate) use report::HostReport;
@@ -102,7 +102,7 @@ pub(crate) async fn measure(cotal: &Path, quick: bool, lanes: Option<usize>) -> 
     let lone = Process::host(cotal, &ground, 1).await?;
     let stormed = People::of(&ground, 0, extent.crowd).await?;
     let lone_connects = stormed.one_after_the_other(&ground, extent.singles).await?;
-    said("connects of a lone lane", &lone_connects);
+    lone_connects.say("connects of a lone lane");
     let rss_kib_of_one = lone.rss_kib()?;
     let exchange = exchanges(&ground, &lone, &extent).await?;
     let replica = replicated(cotal, &ground, &lone, &stormed, &extent).await?;
@@ -119,15 +119,14 @@ pub(crate) async fn measure(cotal: &Path, quick: bool, lanes: Option<usize>) -> 
 
     // The same people: the connect limits of the new process are fresh.
     let beside = stormed.one_after_the_other(&ground, extent.singles).await?;
-    said("connects of one lane of all", &beside);
+    beside.say("connects of one lane of all");
     let neighbour = neighbours(&ground, &stormed, &extent).await?;
     let (threads, files) = (host.threads()?, host.files()?);
     host.stop().await?;
 
     let lanes = extent.lanes as u64;
     Ok(HostReport {
-        cores: std::thread::available_parallelism()?.get(),
-        broker: broker_version()?,
+        machine: Machine::here()?,
         lanes: extent.lanes,
         prepared_s,
         rss_kib_per_lane: rss_kib / lanes,
@@ -197,7 +196,7 @@ async fn neighbours(ground: &HostGround, stormed: &People, extent: &Extent) -> R
     let quiet = People::of(ground, 1, 60).await?;
     let ticket = quiet.ticket()?;
     let idle = open_loop(addr, &ticket, NEIGHBOUR_PER_S, extent.neighbour).await?;
-    said("alone", &idle);
+    idle.say("alone");
     let crowd = stormed.ticket()?;
     let (storm, beside) =
         tokio::join!(storm::run(addr, &crowd, extent.neighbour + Duration::from_secs(2)), async {
@@ -205,7 +204,7 @@ async fn neighbours(ground: &HostGround, stormed: &People, extent: &Extent) -> R
             open_loop(addr, &ticket, NEIGHBOUR_PER_S, extent.neighbour).await
         });
     let (storm, beside) = (storm?, beside?);
-    said("beside the storm", &beside);
+    beside.say("beside the storm");
 
     progress("the same with static users: the broker by itself");
     let (one, other) = (ground.static_user(1), ground.static_user(0));
@@ -216,7 +215,7 @@ async fn neighbours(ground: &HostGround, stormed: &People, extent: &Extent) -> R
             open_loop(addr, &one, NEIGHBOUR_PER_S, extent.neighbour).await
         });
     let floor = floor?;
-    said("beside a storm of static users", &floor);
+    floor.say("beside a storm of static users");
     Ok(report::Neighbour {
         p99_ratio: beside.p99_ms / idle.p99_ms,
         idle_p50_ms: idle.p50_ms,
@@ -301,11 +300,4 @@ async fn exchanges(ground: &HostGround, lone: &Process, extent: &Extent) -> Resu
     let human = arms.pop().context("two arms")?;
     let agent = arms.pop().context("two arms")?;
     Ok(Arms { agent, human })
-}
-
-fn said(what: &str, measured: &Measured) {
-    progress(&format!(
-        "{what}: {} at {:.0}/s, p50 {:.1} ms, p99 {:.1} ms, refused {}",
-        measured.total, measured.per_s, measured.p50_ms, measured.p99_ms, measured.refused
-    ));
 }

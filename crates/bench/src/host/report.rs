@@ -2,11 +2,13 @@
 
 use serde::Serialize;
 
+use crate::report::Machine;
+
 /// The whole report.
 #[derive(Debug, Serialize)]
 pub(crate) struct HostReport {
-    pub(crate) cores: usize,
-    pub(crate) broker: String,
+    #[serde(flatten)]
+    pub(crate) machine: Machine,
     pub(crate) lanes: usize,
     pub(crate) prepared_s: f64,
     pub(crate) rss_kib_per_lane: u64,

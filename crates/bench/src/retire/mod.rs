@@ -5,11 +5,10 @@ mod report;
 mod seed;
 
 use std::{
-    net::SocketAddr,
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -31,15 +30,17 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::{
     door::Door,
-    loadgen::{Measured, Ticket, open_loop, open_loop_while, percentile},
+    figures::{median, millis},
     population::{Member, Population},
     progress,
+    report::Machine,
     stack::{AuthService, Stack},
-    tap::Tap,
+    steady::Steady,
+    tap::{Sent, Tap},
 };
 
 pub(crate) use report::RetireReport;
-use report::{Boot, Connects, Counted, Crowd};
+use report::{Boot, Crowd};
 
 pub(crate) const LONG_ABOUT: &str = "\
 Measure what it takes to retire a lifecycle, over the real processes of a space. JSON on stdout, progress on stderr.
@@ -62,10 +63,6 @@ Measure what it takes to retire a lifecycle, over the real processes of a space.
 
 /// Retirements in flight.
 const WIDTH: usize = 16;
-/// The steady load of connects.
-const CONNECTS_PER_S: f64 = 25.0;
-/// Actors that make it.
-const CONNECTING: usize = 120;
 /// Boots of each kind; the median counts.
 const BOOTS: usize = 5;
 /// How long a connection may outlive its end.
@@ -121,14 +118,13 @@ pub(crate) async fn measure(cotal: &Path, quick: bool) -> Result<RetireReport> {
     service.stop().await?;
 
     progress("one lifecycle, by the library");
-    let counted = count(&stack, requests).await?;
+    let round_trips = count(&stack).await?;
 
     Ok(RetireReport {
-        cores: std::thread::available_parallelism()?.get(),
-        broker: crate::broker_version()?,
-        round_trips: counted.round_trips,
-        requests: counted.requests.values().sum(),
-        requests_by_verb: counted.requests,
+        machine: Machine::here()?,
+        round_trips,
+        requests: requests.total(),
+        requests_by_verb: requests.by_verb(),
         kv_update_ms,
         retire_ms,
         retire_to_update: retire_ms / kv_update_ms,
@@ -179,19 +175,18 @@ async fn singles(stack: &Stack, service: &AuthService, count: usize) -> Result<f
 }
 
 /// What one retirement sends to JetStream.
-async fn requests(stack: &Stack, service: &AuthService, anything: &Connection) -> Result<Counted> {
+async fn requests(stack: &Stack, service: &AuthService, anything: &Connection) -> Result<Sent> {
     let people = Population::grant(&stack.ground, &service.door, "tapped", 1).await?;
     people.revoke(&stack.ground)?;
     let delivery = Names::new(&stack.ground.space.token()).delivery_bucket();
     let tap = Tap::open(anything).await?;
     retire(&service.door, &people.members[0]).await?;
     // The delivery daemon keeps its lease meanwhile.
-    let requests = tap.close(|subject| subject.contains(&delivery)).await;
-    Ok(Counted { round_trips: 0, requests })
+    Ok(tap.close(|subject| subject.contains(&delivery)).await)
 }
 
 /// The same retirement by the library, whose stores count.
-async fn count(stack: &Stack, counted: Counted) -> Result<Counted> {
+async fn count(stack: &Stack) -> Result<u64> {
     let service = stack.serve().await?;
     let people = Population::grant(&stack.ground, &service.door, "counted", 1).await?;
     people.revoke(&stack.ground)?;
@@ -217,7 +212,7 @@ async fn count(stack: &Stack, counted: Counted) -> Result<Counted> {
     let round_trips = plane.barrier_stores().round_trips() - before;
     plane.close().await?;
     ensure!(matches!(ended, Retirement::Retired { .. }), "the counted lifecycle came to {ended:?}");
-    Ok(Counted { round_trips, ..counted })
+    Ok(round_trips)
 }
 
 // === live =====================================================================================================
@@ -271,47 +266,28 @@ async fn connect(stack: &Stack, bearer: &str, nonce: &str) -> Result<RawClient> 
 async fn crowd(stack: &Stack, service: &AuthService, extent: &Extent) -> Result<Crowd> {
     let leaving = Population::grant(&stack.ground, &service.door, "leaving", extent.crowd).await?;
     leaving.revoke(&stack.ground)?;
-    let connecting = Population::grant(&stack.ground, &service.door, "connecting", CONNECTING).await?;
-    let ticket = Arc::new(Ticket {
-        creds: cotal_trust::creds::parse(&stack.running.sentinel)?,
-        bearers: connecting.bearers(&stack.ground)?,
-    });
-    let addr: SocketAddr = stack.running.server.trim_start_matches("nats://").parse()?;
-
-    let alone = open_loop(addr, &ticket, CONNECTS_PER_S, extent.idle_load).await?;
-    said("connects alone", &alone);
-    let going = Arc::new(AtomicBool::new(true));
-    let load = tokio::spawn({
-        let going = going.clone();
-        async move { open_loop_while(addr, &ticket, CONNECTS_PER_S, || going.load(Ordering::Relaxed)).await }
-    });
+    let steady = Steady::of(stack, &service.door).await?;
+    let alone = steady.alone(extent.idle_load).await?;
     let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let started = Instant::now();
-    let retired: Result<Vec<()>> = stream::iter(&leaving.members)
-        .map(async |member| {
-            most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-            let retired = retire(&service.door, member).await;
-            now.fetch_sub(1, Ordering::Relaxed);
-            retired
-        })
-        .buffer_unordered(WIDTH)
-        .try_collect()
-        .await;
-    let lasted = started.elapsed();
-    going.store(false, Ordering::Relaxed);
-    let during = load.await??;
-    let retired = retired?.len();
-    said("connects beside retirements", &during);
+    let retiring = async {
+        let started = Instant::now();
+        let retired: Vec<()> = stream::iter(&leaving.members)
+            .map(async |member| {
+                most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                let retired = retire(&service.door, member).await;
+                now.fetch_sub(1, Ordering::Relaxed);
+                retired
+            })
+            .buffer_unordered(WIDTH)
+            .try_collect()
+            .await?;
+        Ok((retired.len(), started.elapsed()))
+    };
+    let ((retired, lasted), during) = steady.beside(retiring).await?;
     #[allow(clippy::cast_precision_loss, reason = "a count of lifecycles")]
     let retire_per_s = retired as f64 / lasted.as_secs_f64();
     progress(&format!("{retired} lifecycles retired, {retire_per_s:.1} a second"));
-    Ok(Crowd {
-        alone: Connects::of(&alone),
-        during: Connects::of(&during),
-        in_flight: most.into_inner(),
-        retired,
-        retire_per_s,
-    })
+    Ok(Crowd { alone, during, in_flight: most.into_inner(), retired, retire_per_s })
 }
 
 async fn retire(door: &Door, member: &Member) -> Result<()> {
@@ -332,22 +308,4 @@ async fn boots(stack: &Stack) -> Result<(f64, f64)> {
     let median = median(took);
     progress(&format!("ready after {median:.0} ms, the first time after {first:.0}"));
     Ok((median, first))
-}
-
-// === figures ==================================================================================================
-
-fn said(what: &str, measured: &Measured) {
-    progress(&format!(
-        "{what}: {} at {:.0}/s, p50 {:.1} ms, p99 {:.1} ms, refused {}",
-        measured.total, measured.per_s, measured.p50_ms, measured.p99_ms, measured.refused
-    ));
-}
-
-fn millis(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64() * 1000.0
-}
-
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    percentile(&figures, 50)
 }

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::loadgen::Measured;
+use crate::report::{Connects, Machine};
 
 /// The whole report.
 #[derive(Debug, Serialize)]
 pub(crate) struct RetireReport {
-    pub(crate) cores: usize,
-    pub(crate) broker: String,
+    #[serde(flatten)]
+    pub(crate) machine: Machine,
     pub(crate) round_trips: u64,
-    pub(crate) requests: u64,
-    pub(crate) requests_by_verb: BTreeMap<String, u64>,
+    pub(crate) requests: usize,
+    pub(crate) requests_by_verb: BTreeMap<String, usize>,
     pub(crate) kv_update_ms: f64,
     pub(crate) retire_ms: f64,
     pub(crate) retire_to_update: f64,
@@ -40,21 +40,6 @@ pub(crate) struct Boot {
     pub(crate) past: usize,
 }
 
-/// A steady load of connects.
-#[derive(Debug, Serialize)]
-pub(crate) struct Connects {
-    pub(crate) total: usize,
-    pub(crate) p50_ms: f64,
-    pub(crate) p99_ms: f64,
-    pub(crate) refused: usize,
-}
-
-/// What one retirement costs the broker.
-pub(super) struct Counted {
-    pub(super) round_trips: u64,
-    pub(super) requests: BTreeMap<String, u64>,
-}
-
 /// Many retirements beside a load of connects.
 pub(super) struct Crowd {
     pub(super) alone: Connects,
@@ -62,15 +47,4 @@ pub(super) struct Crowd {
     pub(super) in_flight: usize,
     pub(super) retired: usize,
     pub(super) retire_per_s: f64,
-}
-
-impl Connects {
-    pub(super) fn of(measured: &Measured) -> Self {
-        Self {
-            total: measured.total,
-            p50_ms: measured.p50_ms,
-            p99_ms: measured.p99_ms,
-            refused: measured.refused,
-        }
-    }
 }

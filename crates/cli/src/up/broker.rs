@@ -23,7 +23,7 @@ use cotal_wire::{
 };
 use cotal_workspace::{
     broker_config::{
-        AccountResolver, BrokerConfig, BrokerPolicy, DEFAULT_HOST, DEFAULT_PORT, Difference,
+        self, AccountResolver, BrokerConfig, BrokerPolicy, DEFAULT_HOST, DEFAULT_PORT, Difference,
         keeps_accounts_in_memory, render,
     },
     file, trust_files,
@@ -242,12 +242,9 @@ fn choose_port(asked: Option<u16>, known: Option<u16>, running: bool) -> Result<
     }
 }
 
-/// A port of the loopback that was free a moment ago.
+/// A port for a process of this machine.
 pub(super) fn free_port() -> Result<u16, CliError> {
-    let bound = TcpListener::bind((DEFAULT_HOST, 0)).and_then(|listener| listener.local_addr());
-    bound
-        .map(|addr| addr.port())
-        .map_err(|e| CliError::failed(format!("no free port on {DEFAULT_HOST}: {e}")))
+    broker_config::free_port().map_err(|e| CliError::failed(format!("no free port on {DEFAULT_HOST}: {e}")))
 }
 
 /// Told here, because a broker's own words for it end up in a log.
