@@ -27,6 +27,7 @@ mod proof;
 mod queries;
 mod run_results;
 mod runs;
+mod runtime_result;
 mod served;
 mod service;
 mod tokens;
@@ -48,7 +49,7 @@ pub use managed_agent::{
 };
 pub use managed_agent_result::{
     AgentMaterial, EnrollmentResult, PrepareRetirementResult, RetainedAgentResult, RetainedAuthority,
-    RetirementPhase, RuntimeIntent, RuntimeReadiness, RuntimeResult, RuntimeState,
+    RuntimeIntent,
 };
 pub use material::{CredentialName, Credentials, IssuedJwt, RemoteManagerAuthorityMaterial};
 pub use platform::{PlatformControlRequest, PlatformSupervisorRequest};
@@ -61,6 +62,7 @@ pub use runs::{
     Answers, Attempt, MAX_STEP, OperatorTurn, RunAdmissionRequest, RunAttemptRequest, RunCancelRequest,
     RunRevokeRequest, RunSubmissionRequest, Turn,
 };
+pub use runtime_result::{RetirementPhase, RuntimeReadiness, RuntimeResult, RuntimeState};
 pub use served::{
     MAX_CANCEL_BODY, ObservedRequest, RUN_ANSWER, RUN_CANCEL, RUN_RESUME, RUN_START, RUN_SUBMIT,
     RunOperation, served_run_cancel_subject, served_run_subjects,
