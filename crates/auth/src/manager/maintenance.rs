@@ -13,7 +13,8 @@ use cotal_wire::{
     delivery_admin::EvictionResult,
     es_value::EsValue,
     grants::endpoint_serve,
-    manager_authority::{MaintenanceRequest, MaintenanceResult, Mend, Mended},
+    manager_authority::{Kind, MaintenanceRequest, MaintenanceResult, Mend, Mended},
+    rows::EndpointGate,
 };
 
 use super::{Answer, Parts, issuing::manager_instance, observed::decided_at_gate, print};
@@ -25,7 +26,8 @@ const EXECUTOR_TTL_SECS: u64 = 60;
 pub(super) async fn mend(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Answer, EpError> {
     let request = MaintenanceRequest::parse(request)?;
     let target = &request.target_instance_id;
-    decided_at_gate(parts, target, |gate| decide_maintenance(parts.host(), holder, &request, gate)).await?;
+    let decide = |gate: Option<&EndpointGate>| decide_maintenance(parts.host(), holder, &request, gate);
+    decided_at_gate(parts, Kind::Maintenance, target, decide).await?;
     let outcome = match &request.mend {
         Mend::Evict(named) => {
             let family = parts.plane.manager_family(target).await?;

@@ -9,6 +9,7 @@ mod agents;
 pub(crate) mod issuing;
 mod lifecycle;
 mod maintenance;
+mod mint;
 mod observed;
 mod parts;
 mod queries;
@@ -19,7 +20,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cotal_authority::manager::Holder;
-use cotal_wire::{EpError, es_value::EsValue, manager_authority::Kind};
+use cotal_wire::{
+    EpError,
+    es_value::EsValue,
+    manager_authority::{Kind, Stock},
+};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -77,23 +82,14 @@ impl AnswerManagers for ManagerAuthority {
     async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Answer, EpError> {
         let parts = &*self.parts;
         parts.plane.check_open()?;
-        // A manager that was granted what it serves with has asked here before: from then on its callers are heard.
-        if holder.may_supervise(instance_of(request)).is_ok()
-            && let Err(refusal) = parts.run_observer().await
-        {
-            tracing::warn!(space = %parts.space, %refusal, "what managers are asked about runs is not heard");
+        let kind = kind_of(request);
+        if kind.stock() != Stock::Serves {
+            return Err(not_intercepted(kind));
         }
-        match kind_of(request) {
+        match kind {
             Kind::Enrollment => agents::enroll(parts, holder, request).await,
             Kind::PrepareRetirement => agents::prepare_retirement(parts, holder, request).await,
             Kind::RetainedAgentValidation => agents::validate_retained(parts, holder, request).await,
-            kind @ (Kind::RuntimeCreate
-            | Kind::RuntimeStatus
-            | Kind::DelegatedIntent
-            | Kind::DelegatedIntentExecution) => Err(EpError::unimplemented(format!(
-                "{} is answered by the host that embeds this service; this one does not intercept it",
-                kind.as_str()
-            ))),
             Kind::GoalIndexScan => queries::scan_goals(parts, holder, request).await,
             Kind::AdminAuthorization => queries::authorize_admin(parts, holder, request).await,
             Kind::RunAdmission => runs::admit(parts, holder, request).await,
@@ -103,6 +99,11 @@ impl AnswerManagers for ManagerAuthority {
             Kind::RunAttempt => runs::attempt(parts, holder, request).await,
             Kind::Maintenance => maintenance::mend(parts, holder, request).await,
             Kind::Service => lifecycle::issue(parts, holder, request).await,
+            // Nothing here answers them, whatever the table says.
+            Kind::RuntimeCreate
+            | Kind::RuntimeStatus
+            | Kind::DelegatedIntent
+            | Kind::DelegatedIntentExecution => Err(not_intercepted(kind)),
         }
     }
 
@@ -117,10 +118,11 @@ impl AnswerManagers for ManagerAuthority {
     }
 }
 
-/// The instance that a request names, unread.
-fn instance_of(request: &EsValue) -> &str {
-    let named = request.as_object().and_then(|object| object.get("instanceId")).and_then(EsValue::as_text);
-    named.unwrap_or_default()
+fn not_intercepted(kind: Kind) -> EpError {
+    EpError::unimplemented(format!(
+        "{} is answered by the host that embeds this service; this one does not intercept it",
+        kind.as_str()
+    ))
 }
 
 /// The kind that a request names. One that names none is the lifecycle's: its closed parser refuses it.

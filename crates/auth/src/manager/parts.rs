@@ -92,7 +92,7 @@ impl Parts {
     }
 
     /// Where a manager was ever registered, what managers are asked is heard from the start on; elsewhere from the first
-    /// request of one. A space without managers has no connection for them.
+    /// activation. A space without managers has no connection for them.
     pub(crate) async fn hear_known_managers(&self) -> Result<(), EpError> {
         let gates = self.plane.stores().auth().keys(MANAGER_GATES).await?;
         if !gates.is_empty() {

@@ -5,7 +5,8 @@ use cotal_ledger::{ActorRow, LedgerError};
 use cotal_wire::{
     DerivedOwner, EpError,
     es_value::EsValue,
-    manager_authority::{AdminRequest, AdminResult, GoalIndexRequest, GoalIndexResult, Incarnation},
+    manager_authority::{AdminRequest, AdminResult, GoalIndexRequest, GoalIndexResult, Incarnation, Kind},
+    rows::EndpointGate,
 };
 
 use super::{Answer, Parts, observed::decided_at_gate, print};
@@ -14,8 +15,8 @@ use super::{Answer, Parts, observed::decided_at_gate, print};
 pub(super) async fn scan_goals(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Answer, EpError> {
     let request = GoalIndexRequest::parse(request)?;
     let instance = &request.envelope.instance_id;
-    decided_at_gate(parts, instance, |gate| decide_goal_index_scan(parts.host(), holder, &request, gate))
-        .await?;
+    let decide = |gate: Option<&EndpointGate>| decide_goal_index_scan(parts.host(), holder, &request, gate);
+    decided_at_gate(parts, Kind::GoalIndexScan, instance, decide).await?;
     let goals = parts.plane.goal_index(holder.owner()).await?;
     print(&GoalIndexResult::answer(&request, holder.owner(), goals))
 }
@@ -28,8 +29,9 @@ pub(super) async fn authorize_admin(
 ) -> Result<Answer, EpError> {
     let request = AdminRequest::parse(request, holder.kind())?;
     let instance = &request.envelope.instance_id;
-    decided_at_gate(parts, instance, |gate| decide_admin_authorization(parts.host(), holder, &request, gate))
-        .await?;
+    let decide =
+        |gate: Option<&EndpointGate>| decide_admin_authorization(parts.host(), holder, &request, gate);
+    decided_at_gate(parts, Kind::AdminAuthorization, instance, decide).await?;
     let row = row_of(parts, &request.caller).await?;
     let authorized = is_admin(holder, &request, row.as_ref());
     print(&AdminResult { request, owner: holder.owner().clone(), authorized })

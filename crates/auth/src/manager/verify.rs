@@ -46,7 +46,7 @@ pub(super) async fn decide(
             let request = EnrollmentRequest::parse(request)?;
             let decide =
                 |gate: Option<&EndpointGate>| decide_enrollment(parts.host(), holder, &request, gate);
-            decided_at_gate(parts, &request.envelope.instance_id, decide).await?;
+            decided_at_gate(parts, kind, &request.envelope.instance_id, decide).await?;
             Ok(VerifiedAgent::Grant {
                 actor: request.target.actor,
                 instance: request.envelope.instance_id,
@@ -57,7 +57,7 @@ pub(super) async fn decide(
             let request = PrepareRetirementRequest::parse(request)?;
             let decide =
                 |gate: Option<&EndpointGate>| decide_prepare_retirement(parts.host(), holder, &request, gate);
-            decided_at_gate(parts, &request.envelope.instance_id, decide).await?;
+            decided_at_gate(parts, kind, &request.envelope.instance_id, decide).await?;
             Ok(VerifiedAgent::Grant {
                 actor: request.target.actor,
                 instance: request.envelope.instance_id,
@@ -66,8 +66,9 @@ pub(super) async fn decide(
         }
         Kind::RuntimeCreate | Kind::RuntimeStatus => {
             let request = RuntimeRequest::parse(request, kind)?;
-            let decide = |gate: Option<&EndpointGate>| decide_runtime(parts.host(), holder, &request, gate);
-            decided_at_gate(parts, &request.envelope.instance_id, decide).await?;
+            let decide =
+                |gate: Option<&EndpointGate>| decide_runtime(parts.host(), holder, kind, &request, gate);
+            decided_at_gate(parts, kind, &request.envelope.instance_id, decide).await?;
             Ok(VerifiedAgent::Runtime {
                 instance: request.envelope.instance_id,
                 actor: request.envelope.actor,

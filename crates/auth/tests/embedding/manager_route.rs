@@ -9,9 +9,16 @@ use std::sync::{
 use cotal_auth::{AuthService, PublicFaceRequest, start_auth_service};
 use cotal_authority::registration::Registry;
 use cotal_broker::{Connection, Connector, Custody, Lifetime};
-use cotal_testkit::manager::{Proved, TestManager};
+use cotal_testkit::{
+    manager::{Proved, TestManager, unknown_proof},
+    runs::run_id,
+};
 use cotal_trust::system::{SystemClock, SystemEntropy};
-use cotal_wire::{ConnId, LifecycleUid, OpId, Permissions, Rules, manager_authority::Kind};
+use cotal_wire::{
+    ConnId, Generation, LifecycleUid, Names, OpId, Permissions, Principal, Revision, Rules, UnixMillis,
+    manager_authority::{Gate, Kind, Operation, Proof, Rule as Row, Scope, Stock},
+    rows::{IssuedAuthorityRef, IssuedPermissions, RunAdmission},
+};
 use serde_json::{Value, json};
 
 use crate::stage::Stage;
@@ -80,24 +87,123 @@ impl Scene {
         json!({ "owner": self.stage.owner_of(sub).as_str(), "actor": "scout", "lifecycleUid": "t".repeat(26) })
     }
 
-    /// A good request of each kind that stands on the whole registration, but for the effect that it would have.
-    fn requests(&self) -> Vec<(Kind, Value)> {
+    /// What a request of a kind that stands on the whole registration, at a `serveEpoch`, carries beside that.
+    fn payload(&self, kind: Kind) -> Value {
         let op = OpId::managed_retirement(&LifecycleUid::parse(&"t".repeat(26)).unwrap());
-        let agent = json!({ "actor": "scout", "tokenHash": "0".repeat(64) });
         let target = self.target("alice");
-        let more = [
-            (Kind::GoalIndexScan, json!({})),
-            (Kind::AdminAuthorization, json!({ "caller": target })),
-            (Kind::Enrollment, json!({ "target": agent })),
-            (Kind::PrepareRetirement, json!({ "target": target, "opId": op })),
-            (
-                Kind::RetainedAgentValidation,
-                json!({ "target": target, "actorToken": "t", "sentinelCreds": "s" }),
-            ),
-            (Kind::RuntimeCreate, json!({ "target": target })),
-            (Kind::RuntimeStatus, json!({ "target": target })),
+        match kind {
+            Kind::GoalIndexScan => json!({}),
+            Kind::AdminAuthorization => json!({ "caller": target }),
+            Kind::Enrollment => json!({ "target": { "actor": "scout", "tokenHash": "0".repeat(64) } }),
+            Kind::PrepareRetirement => json!({ "target": target, "opId": op }),
+            Kind::RetainedAgentValidation => {
+                json!({ "target": target, "actorToken": "t", "sentinelCreds": "s" })
+            }
+            Kind::RuntimeCreate | Kind::RuntimeStatus => json!({ "target": target }),
+            _ => panic!("{}: no request of it is known here", kind.as_str()),
+        }
+    }
+
+    /// A good request of each of those kinds, but for the effect that it would have.
+    fn requests(&self) -> Vec<(Kind, Value)> {
+        let kinds = [
+            Kind::GoalIndexScan,
+            Kind::AdminAuthorization,
+            Kind::Enrollment,
+            Kind::PrepareRetirement,
+            Kind::RetainedAgentValidation,
+            Kind::RuntimeCreate,
+            Kind::RuntimeStatus,
         ];
-        more.into_iter().map(|(kind, more)| (kind, self.manager.proved(kind, &self.proved, &more))).collect()
+        kinds.map(|kind| (kind, self.manager.proved(kind, &self.proved, &self.payload(kind)))).into()
+    }
+}
+
+/// A manager that nobody registered, and a run of somebody else's that was admitted on it all the same.
+struct Unregistered<'a> {
+    scene: &'a Scene,
+    manager: TestManager,
+    run: String,
+}
+
+impl<'a> Unregistered<'a> {
+    async fn on(scene: &'a Scene) -> Self {
+        let stage = &scene.stage;
+        let account = stage.space.account.data_account().account;
+        let manager = TestManager::new(&stage.space.space, &account, stage.owner_of("alice"));
+        let (space, run) = (stage.space.space.token(), run_id());
+        let caller = IssuedAuthorityRef {
+            space: space.clone(),
+            principal: Principal::parse_key(&format!("{}.cli", stage.owner_of("bob"))).unwrap(),
+            uid: LifecycleUid::mint(&SystemEntropy),
+            generation: Generation::mint(&SystemEntropy),
+        };
+        let admission = RunAdmission::issued(
+            &manager.endpoint().token(),
+            &run,
+            &manager.instance,
+            (caller, Revision(1)),
+            IssuedPermissions::of_grants(&Permissions::default()).unwrap(),
+            UnixMillis(1),
+        );
+        let row = String::from_utf8(admission.to_bytes()).unwrap();
+        stage.put(&Names::new(&space).admission_bucket(), &admission.key(), &row, Revision(0)).await;
+        Self { scene, manager, run: run.to_string() }
+    }
+
+    fn lifecycle(&self, operation: Operation) -> Value {
+        let (key, other) = (self.manager.one_shot().public(), self.manager.other().public());
+        let target = LifecycleUid::parse(&"t".repeat(26)).unwrap();
+        let takeover = "0".repeat(16);
+        let more = match operation {
+            Operation::Session => {
+                json!({ "session": {
+                    "id": key, "endpoint": "manager", "sessionId": "s".repeat(22), "epoch": 0, "exp": 4_000_000_000_u64,
+                } })
+            }
+            Operation::Retire => json!({ "retirement": {
+                "id": key, "target": self.scene.target("alice"), "opId": OpId::managed_retirement(&target),
+                "serveEpoch": 0,
+            } }),
+            Operation::RenewStandingBundle => json!({ "processEpoch": 0 }),
+            Operation::RenewRunDriver => json!({ "processEpoch": 0, "run": {
+                "runId": self.run, "holder": format!("{key}.{takeover}"), "takeoverId": takeover, "epoch": 1,
+                "fencingToken": 1, "driverId": key, "mediatorId": other,
+            } }),
+            Operation::Prepare | Operation::Activate | Operation::Renew | Operation::TransferReader => {
+                json!({})
+            }
+        };
+        self.manager.request(operation, &more)
+    }
+
+    /// A request of a kind that the stock service serves, and what the table says of it: one for each operation.
+    fn requests(&self, kind: Kind) -> Vec<(Value, Row)> {
+        let Some(rule) = kind.rule() else {
+            return Operation::ALL.map(|operation| (self.lifecycle(operation), operation.rule())).into();
+        };
+        let (run, subject) = (&self.run, "cotal.demo");
+        let more = match kind {
+            Kind::RunAdmission => json!({ "run": { "runId": run, "subject": subject } }),
+            Kind::RunSubmission => {
+                json!({ "submission": { "submissionId": "n", "runId": run, "subject": subject } })
+            }
+            Kind::RunCancel => json!({ "cancel": { "runId": run, "subject": subject } }),
+            Kind::RunRevoke => json!({ "revoke": { "runId": run, "reason": "twice" } }),
+            Kind::RunAttempt => json!({ "operator": {
+                "id": self.manager.one_shot().public(), "takeoverId": "t", "runId": run,
+            } }),
+            Kind::Maintenance => {
+                json!({ "operation": "reconcile-registration", "targetInstanceId": self.manager.instance })
+            }
+            other => self.scene.payload(other),
+        };
+        let nothing = Proved { epoch: 0, proof: unknown_proof() };
+        let request = match rule.proof {
+            Proof::None => self.manager.unproved(kind, &more),
+            _ => self.manager.proved(kind, &nothing, &more),
+        };
+        vec![(request, rule)]
     }
 }
 
@@ -229,6 +335,44 @@ async fn what_a_host_must_intercept_is_refused_unread_and_what_names_no_kind_is_
         let (status, answer) = scene.ask_as("alice", &nothing, None).await;
         assert_eq!(status, 403);
         assert!(said(&answer).starts_with("manager-service-authority: operation must be"), "{answer}");
+    }
+    scene.service.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_the_table_of_kinds_says_is_what_the_dispatcher_and_the_door_do() {
+    let scene = Scene::start().await;
+    let unregistered = Unregistered::on(&scene).await;
+    for kind in Kind::ALL {
+        let named = json!({ "kind": kind.as_str(), "actor": "cli" });
+        let (status, answer) = scene.verify("alice", &named).await;
+        let decides = !said(&answer).contains("the four kinds about managed agents alone");
+        assert_eq!((status, decides), (400, kind.is_of_managed_agent()), "{}: {answer}", kind.as_str());
+        if kind.stock() != Stock::Serves {
+            let (status, answer) = scene.ask_as("alice", &named, None).await;
+            let refused = status == 403 && said(&answer).contains("does not intercept it");
+            assert!(refused, "{}: {answer}", kind.as_str());
+            continue;
+        }
+        for (mut request, rule) in unregistered.requests(kind) {
+            let what = format!("{} {}", kind.as_str(), request["operation"]);
+            // One of them has just what the row asks for, and the other everything else.
+            let (holds, lacks) = match rule.scope {
+                Scope::Supervise => ("cli", "web"),
+                Scope::RunOwnerOrAdmin => ("web", "cli"),
+                other => panic!("{what}: nothing here holds {other:?}"),
+            };
+            request["actor"] = json!(lacks);
+            let (status, answer) = scene.ask_as("alice", &request, None).await;
+            let refused = status == 403 && said(&answer).contains(rule.scope.capability().unwrap());
+            assert!(refused, "{what}: {answer}");
+            request["actor"] = json!(holds);
+            let (status, answer) = scene.ask_as("alice", &request, None).await;
+            match rule.gate {
+                Gate::NotRead | Gate::AbsentOrOwn => assert_eq!(status, 200, "{what}: {answer}"),
+                _ => assert!(status == 403 && said(&answer).contains("regist"), "{what}: {answer}"),
+            }
+        }
     }
     scene.service.close().await.unwrap();
 }

@@ -2,7 +2,7 @@
 
 use cotal_wire::{
     Account, EpError, InstanceId, LifecycleUid, Nkey, Owner, OwnerKind, Space, UnixSecs,
-    manager_authority::{ADMIN, HolderKind, SPAWN, SUPERVISE},
+    manager_authority::{ADMIN, HolderKind, SPAWN, SUPERVISE, Scope},
 };
 
 /// What a host's platform says of one manager at the moment that it was asked.
@@ -82,8 +82,20 @@ impl Holder {
         matches!(self, Self::Human { scope, .. } if scope.iter().any(|held| held == capability))
     }
 
+    /// Whether the holder has what a request asks for by the table of kinds (contract 06 §2.2, §16). A run's owner is told
+    /// by the run: here only an admin may end one.
+    pub fn may_ask(&self, scope: Scope, instance: &str) -> Result<(), EpError> {
+        match (scope, scope.capability()) {
+            (Scope::Supervise, _) => self.may_supervise(instance),
+            (_, Some(needed)) if !self.has(needed) => {
+                Err(EpError::permission_denied(format!("the actor's grant has no scope \"{needed}\"")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The holder rule: a person needs `supervise`, a platform the assignment of just this instance.
-    pub fn may_supervise(&self, instance: &str) -> Result<(), EpError> {
+    fn may_supervise(&self, instance: &str) -> Result<(), EpError> {
         match self {
             Self::Human { .. } if self.has(SUPERVISE) => Ok(()),
             Self::Human { .. } => Err(EpError::permission_denied(format!(
@@ -121,8 +133,11 @@ mod tests {
             InstanceId::parse(&"a".repeat(26)).unwrap(),
         );
         let holder = Holder::Supervisor { owner, instance: instance.clone(), until: UnixSecs(100) };
-        assert!(holder.may_supervise(instance.as_str()).is_ok());
-        assert_eq!(holder.may_supervise(&"b".repeat(26)).unwrap_err().code, EpCode::PermissionDenied);
+        assert!(holder.may_ask(Scope::Supervise, instance.as_str()).is_ok());
+        assert_eq!(
+            holder.may_ask(Scope::Supervise, &"b".repeat(26)).unwrap_err().code,
+            EpCode::PermissionDenied
+        );
         assert!(![SUPERVISE, ADMIN, SPAWN].iter().any(|scope| holder.has(scope)), "it carries no scope");
         assert_eq!(holder.kind(), HolderKind::Human, "it acts for a user");
         assert_eq!(holder.not_after(), Some(UnixSecs(100)));
@@ -161,9 +176,22 @@ mod tests {
             (assigned(&platform, &other, true), false),
             (assigned(&owner, &instance, true), false),
         ] {
-            let verdict = holder.may_supervise(instance.as_str());
+            let verdict = holder.may_ask(Scope::Supervise, instance.as_str());
             assert_eq!(verdict.is_ok(), ok, "{holder:?}");
             assert!(verdict.err().is_none_or(|refusal| refusal.code == EpCode::PermissionDenied));
+        }
+    }
+
+    #[test]
+    fn each_scope_of_the_table_asks_for_its_own_word_and_no_other() {
+        let owner = Owner::parse("u_aaaaaaaaaaaaaaaaaaaaaaaaaa").unwrap();
+        let words = [SUPERVISE, SPAWN, ADMIN];
+        for scope in [Scope::None, Scope::Supervise, Scope::Spawn, Scope::RunOwnerOrAdmin] {
+            for word in words {
+                let holder = Holder::Human { owner: owner.clone(), scope: vec![word.to_owned()] };
+                let may = holder.may_ask(scope, &"a".repeat(26)).is_ok();
+                assert_eq!(may, scope.capability().is_none_or(|needed| needed == word), "{scope:?}: {word}");
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use cotal_wire::{
     EpCode, EpError, InstanceId, Principal,
     endpoint_token::MANAGER_ENDPOINT,
     manager_authority::{
-        HolderLiveness, HolderState, MaintenanceRequest, Mend, Reconciliation, serve_principal,
+        HolderLiveness, HolderState, Kind, MaintenanceRequest, Mend, Reconciliation, serve_principal,
     },
     rows::{CredentialRow, EndpointGate, GateState},
 };
@@ -26,8 +26,7 @@ pub fn decide_maintenance(
     target: Option<&EndpointGate>,
 ) -> Result<(), EpError> {
     let envelope = &request.envelope;
-    host.serves(envelope)?;
-    holder.may_supervise(envelope.instance_id.as_str())?;
+    host.asked(Kind::Maintenance, holder, envelope)?;
     if let Holder::Platform { assignment, .. } = holder
         && request.target_instance_id != assignment.instance
     {
@@ -137,7 +136,7 @@ pub fn repair_refused(refusal: RepairRefusal) -> EpError {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use cotal_wire::{CredentialId, EndpointName, Revision, UnixSecs, manager_authority::Kind};
+    use cotal_wire::{CredentialId, EndpointName, Revision, UnixSecs};
     use serde_json::json;
 
     use super::*;

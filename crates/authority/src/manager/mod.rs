@@ -16,18 +16,13 @@ mod registration;
 pub mod runs;
 mod selection;
 
-pub use agents::{
-    Host, decide_enrollment, decide_prepare_retirement, decide_retained, decide_runtime, may_ask_runtime,
-    may_enroll, may_prepare_retirement, may_validate_retained,
-};
+pub use agents::{Host, decide_enrollment, decide_prepare_retirement, decide_retained, decide_runtime};
 pub use holder::{Assignment, Holder};
 pub use intents::{
     Act, AdmissionView, AdmittedIntent, AdmittedTarget, DecidedExecution, ExecutionPins, IntentHost,
     IntentRecord, LaunchRecord, MAX_INTENT_TTL_SECS, Unobserved, decide_admission, decide_execution,
 };
-pub use lifecycle::{
-    LifecycleHost, ObservedRun, decide_asking, decide_at_gate, reads_gate, same_run, still_at,
-};
+pub use lifecycle::{LifecycleHost, ObservedRun, decide_asking, decide_at_gate, same_run, still_at};
 pub(crate) use maintenance::family_holders;
 pub use maintenance::{check_family, decide_maintenance, reconciliation, repair_refused};
 pub use platform::{

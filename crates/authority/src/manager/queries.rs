@@ -3,7 +3,7 @@
 use cotal_ledger::ActorRow;
 use cotal_wire::{
     EpError, LifecycleUid, OwnerKind,
-    manager_authority::{ADMIN, AdminRequest, GoalIndexRequest},
+    manager_authority::{ADMIN, AdminRequest, GoalIndexRequest, Kind},
     rows::EndpointGate,
 };
 
@@ -19,8 +19,7 @@ pub fn decide_goal_index_scan(
     request: &GoalIndexRequest,
     gate: Option<&EndpointGate>,
 ) -> Result<CurrentManager, EpError> {
-    host.serves(&request.envelope)?;
-    holder.may_supervise(request.envelope.instance_id.as_str())?;
+    host.asked(Kind::GoalIndexScan, holder, &request.envelope)?;
     check_current(gate, &request.envelope, Some(request.serve_epoch), holder.owner(), host.proof)
 }
 
@@ -31,8 +30,7 @@ pub fn decide_admin_authorization(
     request: &AdminRequest,
     gate: Option<&EndpointGate>,
 ) -> Result<CurrentManager, EpError> {
-    host.serves(&request.envelope)?;
-    holder.may_supervise(request.envelope.instance_id.as_str())?;
+    host.asked(Kind::AdminAuthorization, holder, &request.envelope)?;
     check_current(gate, &request.envelope, Some(request.serve_epoch), holder.owner(), host.proof)
 }
 
@@ -52,7 +50,7 @@ pub fn is_admin(holder: &Holder, request: &AdminRequest, row: Option<&ActorRow>)
 
 #[cfg(test)]
 mod tests {
-    use cotal_wire::{Actor, DerivedOwner, EpCode, EpError, manager_authority::Kind};
+    use cotal_wire::{Actor, DerivedOwner, EpCode, EpError};
     use serde_json::{Value, json};
 
     use super::*;

@@ -87,6 +87,31 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
+    /// The kinds about a managed agent: those that the verification door decides, and that no platform may ask for.
+    pub const MANAGED_AGENT: [Self; 4] =
+        [Self::Enrollment, Self::PrepareRetirement, Self::RuntimeCreate, Self::RuntimeStatus];
+
+    /// Whether it is one of [`Self::MANAGED_AGENT`].
+    pub fn is_of_managed_agent(self) -> bool {
+        Self::MANAGED_AGENT.contains(&self)
+    }
+
+    /// What every request of this kind asks for of the actor's row.
+    pub const fn scope(self) -> Scope {
+        match self.rule() {
+            Some(rule) => rule.scope,
+            None => LIFECYCLE.0,
+        }
+    }
+
+    /// What the stock service does with every request of this kind.
+    pub const fn stock(self) -> Stock {
+        match self.rule() {
+            Some(rule) => rule.stock,
+            None => LIFECYCLE.1,
+        }
+    }
+
     /// What a request of this kind stands on, apart from [`Self::Service`], whose operations differ.
     pub const fn rule(self) -> Option<Rule> {
         Some(match self {
@@ -133,6 +158,9 @@ impl Kind {
         })
     }
 }
+
+/// What all operations of [`Kind::Service`] have in common.
+const LIFECYCLE: (Scope, Stock) = (Scope::Supervise, Stock::Serves);
 
 /// An operation of [`Kind::Service`] (contract 06 §4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -200,7 +228,7 @@ impl Operation {
                 (Some(Epoch::ProcessEpoch), Proof::CurrentRegistration, Gate::OpenAndReadAgain)
             }
         };
-        Rule { scope: Scope::Supervise, epoch, proof, gate, stock: Stock::Serves }
+        Rule { scope: LIFECYCLE.0, epoch, proof, gate, stock: LIFECYCLE.1 }
     }
 }
 
@@ -220,6 +248,11 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// Whether the manager's gate is read at all.
+    pub const fn reads_gate(self) -> bool {
+        !matches!(self.gate, Gate::NotRead)
+    }
+
     const fn supervised(epoch: Option<Epoch>, stock: Stock) -> Self {
         Self { scope: Scope::Supervise, epoch, proof: Proof::CurrentRegistration, gate: Gate::Open, stock }
     }
@@ -236,6 +269,18 @@ pub enum Scope {
     Spawn,
     /// The run's admitted owner, or [`ADMIN`].
     RunOwnerOrAdmin,
+}
+
+impl Scope {
+    /// The capability that the row must hold, if any. A run's owner needs none; whoever else ends a run needs this one.
+    pub const fn capability(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Supervise => Some(SUPERVISE),
+            Self::Spawn => Some(SPAWN),
+            Self::RunOwnerOrAdmin => Some(ADMIN),
+        }
+    }
 }
 
 /// The capability to supervise managed agents.

@@ -154,11 +154,8 @@ fn inner_kind(inner: &Fields<'_>) -> Result<Kind, EpError> {
     let named = inner.value("kind").and_then(EsValue::as_text).and_then(Kind::from_name);
     match named {
         Some(kind) if PlatformControlRequest::KINDS.contains(&kind) => Ok(kind),
-        Some(Kind::Enrollment | Kind::PrepareRetirement | Kind::RuntimeCreate | Kind::RuntimeStatus) => {
-            Err(EpError::new(
-                crate::error::EpCode::Unimplemented,
-                "the platform control door serves no kind about managed agents",
-            ))
+        Some(kind) if kind.is_of_managed_agent() => {
+            Err(EpError::unimplemented("the platform control door serves no kind about managed agents"))
         }
         _ => Err(inner.bad("kind", "one that the platform control door carries")),
     }

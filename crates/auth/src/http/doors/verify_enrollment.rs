@@ -192,7 +192,5 @@ where
 
 /// The kind that a request names, when it is one of the four about managed agents.
 fn managed_agent_kind(request: &EsValue) -> Option<Kind> {
-    let kind = Kind::from_name(request.as_object()?.get("kind")?.as_text()?)?;
-    matches!(kind, Kind::Enrollment | Kind::PrepareRetirement | Kind::RuntimeCreate | Kind::RuntimeStatus)
-        .then_some(kind)
+    Kind::from_name(request.as_object()?.get("kind")?.as_text()?).filter(|kind| kind.is_of_managed_agent())
 }

@@ -4,7 +4,7 @@ use cotal_authority::manager::{Holder, decide_enrollment};
 use cotal_wire::{
     EpError,
     es_value::EsValue,
-    manager_authority::{AgentMaterial, EnrollmentRequest, EnrollmentResult},
+    manager_authority::{AgentMaterial, EnrollmentRequest, EnrollmentResult, Kind},
     rows::EndpointGate,
 };
 
@@ -20,7 +20,7 @@ pub(in crate::manager) async fn enroll(
     let exchange_url = parts.exchange_url()?.to_owned();
     let request = EnrollmentRequest::parse(request)?;
     let decide = |gate: Option<&EndpointGate>| decide_enrollment(parts.host(), holder, &request, gate);
-    decided_at_gate(parts, &request.envelope.instance_id, decide).await?;
+    decided_at_gate(parts, Kind::Enrollment, &request.envelope.instance_id, decide).await?;
     let owner = person(holder.owner())?;
     let enrolled = parts.agents.enroll(&owner, &request.envelope.actor, &request.target).await?;
     let material = AgentMaterial {

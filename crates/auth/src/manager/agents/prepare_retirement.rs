@@ -7,7 +7,7 @@ use cotal_authority::{
 use cotal_wire::{
     EpError,
     es_value::EsValue,
-    manager_authority::{PrepareRetirementRequest, PrepareRetirementResult},
+    manager_authority::{Kind, PrepareRetirementRequest, PrepareRetirementResult},
     rows::EndpointGate,
 };
 
@@ -23,7 +23,7 @@ pub(in crate::manager) async fn prepare_retirement(
     let request = PrepareRetirementRequest::parse(request)?;
     let decide =
         |gate: Option<&EndpointGate>| decide_prepare_retirement(parts.host(), holder, &request, gate);
-    decided_at_gate(parts, &request.envelope.instance_id, decide).await?;
+    decided_at_gate(parts, Kind::PrepareRetirement, &request.envelope.instance_id, decide).await?;
     let alias = Alias { owner: person(&request.target.owner)?, actor: request.target.actor.clone() };
     let found = parts.agents.prepare_retirement(&alias, &request.target.lifecycle_uid).await?;
     tracing::info!(space = %parts.space, agent = %alias.principal(), ?found, "a managed retirement was prepared");

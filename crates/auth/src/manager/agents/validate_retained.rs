@@ -10,7 +10,7 @@ use cotal_wire::{
     ChannelPattern, DerivedOwner, EpError, Role, TokenError,
     canonical::raw_digest,
     es_value::EsValue,
-    manager_authority::{RetainedAgentRequest, RetainedAgentResult, RetainedAuthority},
+    manager_authority::{Kind, RetainedAgentRequest, RetainedAgentResult, RetainedAuthority},
     rows::EndpointGate,
 };
 use zeroize::Zeroizing;
@@ -27,7 +27,7 @@ pub(in crate::manager) async fn validate_retained(
 ) -> Result<Answer, EpError> {
     let request = RetainedAgentRequest::parse(request, holder.kind())?;
     let decide = |gate: Option<&EndpointGate>| decide_retained(parts.host(), holder, &request, gate);
-    decided_at_gate(parts, &request.envelope.instance_id, decide).await?;
+    decided_at_gate(parts, Kind::RetainedAgentValidation, &request.envelope.instance_id, decide).await?;
     let held = raw_digest(request.sentinel_creds.as_bytes());
     if !same(Some(&held), &raw_digest(parts.sentinel_creds.as_bytes())) {
         return Err(EpError::permission_denied("the retained sentinel credentials are not this space's"));

@@ -27,8 +27,8 @@ use cotal_wire::{
 };
 use serde_json::Value;
 
-use super::{Issued, mint::Minting};
-use crate::manager::{Parts, issuing::manager_instance};
+use super::Issued;
+use crate::manager::{Parts, issuing::manager_instance, mint::Minting};
 
 /// What a sibling's credential may do.
 type Template = fn(&SpaceToken, &ConnId) -> Permissions;

@@ -5,13 +5,11 @@
 //! crosses. Three of them speak for a registration and are ledgered under it: see [`duties`].
 
 mod duties;
-mod mint;
 pub(super) mod pace;
 
 use cotal_authority::{
     manager::{
-        Holder, ObservedRun, decide_asking, decide_at_gate, reads_gate, runs::decide_renewed_run, same_run,
-        still_at,
+        Holder, ObservedRun, decide_asking, decide_at_gate, runs::decide_renewed_run, same_run, still_at,
     },
     registration::gate::GateAt,
     run_records::observe_run,
@@ -33,10 +31,9 @@ use cotal_wire::{
     },
 };
 
-use super::{Parts, runs::sign_pair};
+use super::{Parts, mint::Minting, runs::sign_pair};
 use crate::manager::{Answer, print};
 use duties::Duties;
-use mint::Minting;
 
 /// How long an executor's credential lives, in seconds: it renews, and is adopted at the current epoch alone.
 const EXECUTOR_TTL_SECS: u64 = 300;
@@ -56,7 +53,7 @@ pub(super) async fn issue(parts: &Parts, holder: &Holder, request: &EsValue) -> 
         // Before anything is read that it is decided on.
         parts.renewals.turn().await?;
     }
-    let gate = if reads_gate(request.operation) {
+    let gate = if request.operation.rule().reads_gate() {
         parts.manager_gate(&request.envelope.instance_id).await?
     } else {
         None
@@ -95,6 +92,8 @@ impl Asked<'_> {
             Payload::None => (self.remote_manager()?, None),
             Payload::Artifacts(artifacts) => {
                 let gate = gate.ok_or_else(unread)?;
+                // From here on it serves: who asks it for a run must be heard by then.
+                self.parts.run_observer().await?;
                 let at = gate.gate.coordinate();
                 let issued = self.duties(gate).issue(Some(artifacts.as_slice())).await?;
                 let next = parts.proof.prove(
@@ -223,9 +222,8 @@ impl Asked<'_> {
             instance: self.envelope().instance_id.clone(),
             epoch: wanted.epoch,
         };
-        let (exp, keys) = (self.minting.standing_expiry(), (&wanted.driver_id, &wanted.mediator_id));
-        let mint = |kind, key: &_, as_run: &_, grant| self.minting.mint(kind, key, as_run, grant, exp);
-        let (driver, mediator) = sign_pair(self.minting.space(), self.holder.owner(), &pin, keys, mint)?;
+        let keys = (&wanted.driver_id, &wanted.mediator_id);
+        let (driver, mediator) = sign_pair(self.minting, self.holder.owner(), &pin, keys)?;
         Ok(vec![(CredentialName::RunDriver, driver), (CredentialName::RunMediator, mediator)])
     }
 

@@ -15,7 +15,8 @@ use tokio::sync::{mpsc, oneshot};
 /// Messages that a listener reads at once before it says that it has heard what was sent: as many as a subscription holds.
 const HEARD_AT_ONCE: usize = 8_192;
 
-/// Hears what managers are asked, and keeps it until one is forwarded. Its listeners end with the connection.
+/// Hears what managers are asked, and keeps it until one is forwarded. Its listeners end with the connection, which
+/// reconnects for ever and is closed with the context alone: whoever finds one gone asks a service that ends.
 pub(crate) struct RunObserver {
     connection: Connection,
     heard: Arc<Heard>,
@@ -68,7 +69,8 @@ impl RunObserver {
     /// says that it has read what had come. A forward may be quicker than the copy of the request that it forwards.
     async fn catch_up(&self) -> Result<(), EpError> {
         self.connection.flush().await?;
-        let gone = || EpError::unavailable("what managers are asked is not heard any more; retry later");
+        let gone =
+            || EpError::unavailable("what managers are asked is not heard any more: this service ends");
         let mut answers = Vec::with_capacity(self.listeners.len());
         for listener in &self.listeners {
             let (answer, answered) = oneshot::channel();

@@ -4,7 +4,7 @@ use cotal_wire::{
     EpError, Revision,
     es_value::EsValue,
     manager_authority::{
-        RUN_START, RUN_SUBMIT, RunAdmissionRequest, RunAdmissionResult, RunId, RunOperation,
+        Kind, RUN_START, RUN_SUBMIT, RunAdmissionRequest, RunAdmissionResult, RunId, RunOperation,
         RunSubmissionRequest, RunSubmissionResult,
     },
     rows::{IssuedAuthorityRef, RunAdmission, RunSubmissionRow},
@@ -28,7 +28,7 @@ pub async fn admit(
     holder: &Holder,
     request: &EsValue,
 ) -> Result<RunAdmissionResult, EpError> {
-    holder.may_supervise(raw_instance(request))?;
+    holder.may_ask(Kind::RunAdmission.scope(), raw_instance(request))?;
     let request = RunAdmissionRequest::parse(request)?;
     let (envelope, owner) = (&request.envelope, holder.owner());
     let serving = Serving::registered(world, host, envelope, &request.pins, owner).await?;
@@ -60,7 +60,8 @@ pub async fn submit(
     holder: &Holder,
     request: &EsValue,
 ) -> Result<RunSubmissionResult, EpError> {
-    in_words(holder, holder.may_supervise(raw_instance(request)), SUBMISSION_NEEDS)?;
+    let asks = holder.may_ask(Kind::RunSubmission.scope(), raw_instance(request));
+    in_words(holder, asks, SUBMISSION_NEEDS)?;
     let request = RunSubmissionRequest::parse(request)?;
     let (envelope, owner) = (&request.envelope, holder.owner());
     let serving = Serving::registered(world, host, envelope, &request.pins, owner).await?;

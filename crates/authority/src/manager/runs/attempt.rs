@@ -3,7 +3,7 @@
 use cotal_wire::{
     EndpointName, EpError, IdToken, InstanceId, Owner, OwnerKind, Space,
     es_value::EsValue,
-    manager_authority::{Answers, Attempt, OperatorTurn, RunAttemptRequest, RunId, RunOperation, Turn},
+    manager_authority::{Answers, Attempt, Kind, OperatorTurn, RunAttemptRequest, RunId, RunOperation, Turn},
     rows::{CheckpointStatus, PauseWanted, RunAdmission, RunStatus},
 };
 
@@ -59,7 +59,7 @@ pub async fn decide_attempt(
     holder: &Holder,
     request: &EsValue,
 ) -> Result<GrantedTurn, EpError> {
-    holder.may_supervise(raw_instance(request))?;
+    holder.may_ask(Kind::RunAttempt.scope(), raw_instance(request))?;
     let request = RunAttemptRequest::parse(request)?;
     let (envelope, owner) = (&request.envelope, holder.owner());
     let serving = Serving::registered(world, host, envelope, &request.pins, owner).await?;

@@ -6,8 +6,8 @@ use cotal_wire::{
     endpoint_subject::EndpointCaller,
     es_value::EsValue,
     manager_authority::{
-        ADMIN, RUN_CANCEL, RunCancelRequest, RunId, RunOperation, RunRevocationResult, RunRevokeRequest,
-        StandingRole,
+        ADMIN, Kind, RUN_CANCEL, RunCancelRequest, RunId, RunOperation, RunRevocationResult,
+        RunRevokeRequest, StandingRole,
     },
     rows::{KnownSource, RunAdmission, RunRevocation, SourceRef},
 };
@@ -65,7 +65,8 @@ pub async fn cancel(
 ) -> Result<RunRevocationResult, EpError> {
     let request = RunCancelRequest::parse(request)?;
     let envelope = &request.envelope;
-    in_words(holder, holder.may_supervise(envelope.instance_id.as_str()), CANCEL_NEEDS)?;
+    let asks = holder.may_ask(Kind::RunCancel.scope(), envelope.instance_id.as_str());
+    in_words(holder, asks, CANCEL_NEEDS)?;
     let owner = holder.owner();
     let serving = Serving::registered(world, host, envelope, &request.pins, owner).await?;
     let (subject, reference) = issued_subject(&serving, RUN_CANCEL, &request.subject)?;

@@ -6,7 +6,7 @@ use cotal_wire::{
     manager_authority::IssuedJwt,
 };
 
-use crate::manager::Parts;
+use super::Parts;
 
 /// What the credentials of one answer are minted with: one instant, and one bound.
 pub(super) struct Minting<'a> {
