@@ -49,7 +49,8 @@ async fn a_session_is_redeemed_at_the_exchange_and_again_at_each_connect() {
     let stage = Stage::start().await;
     let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
     stage.grant_human("alice", "cli", &[], &["general"]);
-    let rows = Rows::of(&stage).await;
+    let rows =
+        Rows::of(&stage.space.server.url(), &stage.space.space, stage.space.account.data_account()).await;
     let owner = stage.owner_of("alice");
     let manager = rows.register(&owner, 2).await;
     let row = stage.ledger.read_interactive(&owner, &Actor::parse("cli").unwrap()).unwrap().unwrap();
@@ -108,7 +109,8 @@ async fn a_managers_caller_is_bound_at_the_exchange_issued_at_its_connect_and_re
     let stage = Stage::start().await;
     let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
     stage.grant_human("alice", "cli", &["spawn"], &["general"]);
-    let rows = Rows::of(&stage).await;
+    let rows =
+        Rows::of(&stage.space.server.url(), &stage.space.space, stage.space.account.data_account()).await;
     let owner = stage.owner_of("alice");
     let manager = rows.register(&owner, 1).await;
     let mut body = stage.human("alice", "cli");

@@ -9,15 +9,19 @@
 )]
 
 mod house;
+mod manager_rows;
 
 use std::{os::unix::fs::PermissionsExt as _, time::Duration};
 
 use cotal_auth::AuthServiceArgs;
+use cotal_ledger::Ledger;
 use cotal_testkit::raw::RawClient;
-use cotal_wire::names::Names;
+use cotal_trust::system::SystemClock;
+use cotal_wire::{Actor, Clock as _, LifecycleUid, SessionId, names::Names};
 use serde_json::{Value, json};
 
 use house::{AT_LAST, House, eventually, manifest_of, timed};
+use manager_rows::{Rows, Session};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_space_of_a_manifest_is_served_until_its_entry_goes_and_the_others_do_not_notice() {
@@ -140,7 +144,7 @@ async fn nothing_of_one_space_works_in_another() {
     let (of_acme, of_zoo) = (house.bearer("acme", "alice").await, house.bearer("zoo", "alice").await);
     let (acme, zoo) = (house.discovery("acme").unwrap(), house.discovery("zoo").unwrap());
 
-    // Bearers, with either space's sentinel.
+    // Bearers, with either space's sentinel creds.
     house.refused("zoo", Some(&of_acme)).await;
     house.refused("acme", Some(&of_zoo)).await;
 
@@ -148,9 +152,12 @@ async fn nothing_of_one_space_works_in_another() {
     for (url, cap) in [(&acme.url, &zoo.cap), (&zoo.url, &acme.cap)] {
         for door in [
             "exchange",
+            "manager-service-authority",
+            "manager-instances",
             "interactive-lifecycle/retire",
             "managed-lifecycle/retire",
             "managed-lifecycle/activate",
+            "manager-service-authority/verify-enrollment",
         ] {
             let (status, answer) =
                 house.post(&format!("{url}/{door}"), Some(cap), &house.human("alice")).await;
@@ -167,7 +174,44 @@ async fn nothing_of_one_space_works_in_another() {
     assert_eq!(house.exchange("acme", &agent).await.0, 200);
     assert_eq!(house.exchange("zoo", &agent).await.0, 401);
 
-    // Sessions and their requests: what is published in one space arrives in that space alone, whatever its subject.
+    // A redeemed session, shown at the other space by the very same person, who has the same actor there.
+    let alice = house.owner("acme", "alice");
+    let in_acme = house.spaces.of("acme");
+    let account = in_acme.account.data_account();
+    let rows = Rows::of(&house.spaces.server.url(), &in_acme.space, account).await;
+    let manager = rows.register(&alice, 2).await;
+    let row = Ledger::at(&in_acme.state_dir)
+        .read_interactive(&alice, &Actor::parse("cli").unwrap())
+        .unwrap()
+        .unwrap();
+    let session = Session {
+        id: SessionId::parse(&"s".repeat(43)).unwrap(),
+        principal: format!("{alice}.cli"),
+        uid: LifecycleUid::parse(row.lifecycle_uid.as_deref().unwrap()).unwrap(),
+        exp: SystemClock.now_millis().plus(3_600_500),
+    };
+    rows.session(&session, &manager, "active").await;
+    let mut ask = house.human("alice");
+    ask["view"] = json!("session-caller");
+    ask["sessionGrant"] = json!({
+        "v": 1, "endpoint": "manager", "sessionId": session.id, "sig": "the-signature",
+        "serving": {"instanceId": manager.instance, "epoch": 2},
+    });
+    let (status, answer) = house.exchange("zoo", &ask).await;
+    assert_eq!(
+        (status, &answer["error"]),
+        (401, &json!("session redemption refused: there is no such session"))
+    );
+    let (status, answer) = house.exchange("acme", &ask).await;
+    assert_eq!(status, 200, "{answer}");
+    let of_session = answer["token"].as_str().unwrap().to_owned();
+    house.refused("zoo", Some(&of_session)).await;
+    let mut rail = house.connected("acme", &of_session).await;
+    let end = |space: &str| format!("cotal.{space}.eps.manager.{}.2.in", session.id);
+    rail.try_publish(&end("acme"), b"").await.expect("the session's own rail");
+    rail.try_publish(&end("zoo"), b"").await.expect_err("no grant of acme names zoo");
+
+    // Requests: what is published in one space arrives in that space alone, whatever its subject.
     let owner = house.owner("acme", "alice");
     let subject = format!("cotal.acme.chat.{owner}.cli.general");
     let everything = house.spaces.of("zoo").anything(&house.spaces.server.url()).await.unwrap();

@@ -345,7 +345,8 @@ async fn a_replica_issues_over_a_session_of_its_own_and_only_once_a_connect_need
     let (_, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
     let plain = answer["token"].as_str().unwrap().to_owned();
     daemon.stop().await.unwrap();
-    let rows = Rows::of(&stage).await;
+    let rows =
+        Rows::of(&stage.space.server.url(), &stage.space.space, stage.space.account.data_account()).await;
     let manager = rows.register(&stage.owner_of("alice"), 0).await;
     let bound = bound_to(&stage, &manager, &plain);
 

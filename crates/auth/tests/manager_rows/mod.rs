@@ -7,19 +7,20 @@ use cotal_broker::{
     Connection, Connector, Custody, Lifetime,
     kv::{Bucket, LeaderRead, WriteOutcome},
 };
-use cotal_trust::system::{SystemClock, SystemEntropy};
+use cotal_trust::{
+    bundle::DataAccount,
+    system::{SystemClock, SystemEntropy},
+};
 use cotal_wire::{
     ConnId, DerivedOwner, DigestRef, EndpointName, InstanceId, LifecycleUid, Owner, Permissions, Revision,
-    Rules, SessionId, UnixMillis,
+    Rules, SessionId, Space, UnixMillis,
     canonical::VOID_CLOSURE_DIGEST,
     names::session_key,
     rows::{ServiceSpec, ServiceStatus, StatusState},
 };
 
-use crate::stage::Stage;
-
 /// What writes them: one connection that may do anything in the space.
-pub(crate) struct Rows(Connection);
+pub(crate) struct Rows(Connection, Space);
 
 /// A registered manager of an owner.
 pub(crate) struct Manager {
@@ -43,21 +44,21 @@ fn everything(_: &ConnId) -> Permissions {
 }
 
 impl Rows {
-    pub(crate) async fn of(stage: &Stage) -> Self {
+    pub(crate) async fn of(server: &str, space: &Space, account: DataAccount) -> Self {
         let connector = Connector::new(
-            &stage.space.server.url(),
-            stage.space.space.clone(),
-            stage.space.account.data_account(),
+            server,
+            space.clone(),
+            account,
             Custody::new(),
             Arc::new(SystemClock),
             Arc::new(SystemEntropy),
         );
-        let label = "cotal:test-rows:demo".to_owned();
-        Self(connector.open(label, &everything, Lifetime::Renewing).await.unwrap())
+        let label = format!("cotal:test-rows:{space}");
+        Self(connector.open(label, &everything, Lifetime::Renewing).await.unwrap(), space.clone())
     }
 
     pub(crate) fn bucket(&self, kind: &str) -> Bucket {
-        Bucket::new(&self.0, &format!("cotal_{kind}_demo"))
+        Bucket::new(&self.0, &format!("cotal_{kind}_{}", self.1.token()))
     }
 
     async fn put(&self, kind: &str, key: &str, value: Vec<u8>) -> Revision {
