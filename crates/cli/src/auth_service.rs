@@ -1,11 +1,12 @@
 //! `cotal auth-service`: the auth service of a space in the foreground (contract 05 §14).
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use cotal_auth::AuthServiceRuntimeOptions;
 use cotal_trust::mint::STANDING_RENEWABLE_TTL_SECS;
 use cotal_wire::Space;
 use cotal_workspace::{file, trust_files};
+use tokio::time::Instant;
 
 use crate::{
     context::{Context, space_flag},
@@ -85,6 +86,31 @@ pub async fn run(args: AuthServiceArgs, ctx: &Context) -> Result<(), CliError> {
     }
 }
 
+/// When each space's credentials are to be signed anew. One that has to be tried again brings none of the others forward.
+#[derive(Debug, Default)]
+struct Due(BTreeMap<Space, Instant>);
+
+impl Due {
+    /// These are served now. One that is new is due at once, one that has left never again.
+    fn keep(&mut self, served: Vec<Space>, now: Instant) {
+        let known = std::mem::take(&mut self.0);
+        self.0 =
+            served.into_iter().map(|space| (space.clone(), *known.get(&space).unwrap_or(&now))).collect();
+    }
+
+    fn at(&self, now: Instant) -> Vec<Space> {
+        self.0.iter().filter(|(_, due)| **due <= now).map(|(space, _)| space.clone()).collect()
+    }
+
+    fn again(&mut self, space: Space, due: Instant) {
+        self.0.insert(space, due);
+    }
+
+    fn soonest(&self) -> Option<Instant> {
+        self.0.values().min().copied()
+    }
+}
+
 /// The spaces that this process serves.
 struct Spaces {
     named: Option<String>,
@@ -92,7 +118,7 @@ struct Spaces {
 }
 
 impl Spaces {
-    /// As the manifest says now: a space that comes later is renewed from the next pass on.
+    /// As the manifest says now.
     fn now(&self) -> Result<Vec<Space>, CliError> {
         let Some(path) = &self.manifest else {
             return Ok(vec![space_flag(self.named.as_deref().unwrap_or_default())?]);
@@ -108,20 +134,17 @@ impl Spaces {
 /// Renews the delivery daemons' credentials for as long as the service runs. A space has no manager here that would, and
 /// the daemon holds no signer; where a manager holds the renewal lease, that one renews and this one keeps out.
 async fn renewing(served: &Spaces, ctx: &Context) {
-    let mut next = FIRST_AFTER;
+    let mut due = Due::default();
+    let mut next = Instant::now() + FIRST_AFTER;
     loop {
-        tokio::time::sleep(next).await;
-        next = RENEW_EVERY;
-        let spaces = match served.now() {
-            Ok(spaces) => spaces,
-            Err(error) => {
-                tracing::warn!("renewal: {error}");
-                next = RETRY_AFTER;
-                continue;
-            }
-        };
-        for space in spaces {
-            let due = match renew(&space, ctx).await {
+        tokio::time::sleep_until(next).await;
+        match served.now() {
+            Ok(spaces) => due.keep(spaces, Instant::now()),
+            // The host serves on as the one before it said.
+            Err(error) => tracing::warn!("renewal: {error}; the spaces of before are renewed"),
+        }
+        for space in due.at(Instant::now()) {
+            let again = match renew(&space, ctx).await {
                 Ok(Some(pass)) => told(&space, &pass),
                 Ok(None) => {
                     tracing::info!(%space, "renewal: the space's account is not kept here; whoever keeps it renews");
@@ -132,8 +155,11 @@ async fn renewing(served: &Spaces, ctx: &Context) {
                     RETRY_AFTER
                 }
             };
-            next = next.min(due);
+            due.again(space, Instant::now() + again);
         }
+        // Looked at for a space that is new, whatever is due.
+        let look = Instant::now() + RETRY_AFTER;
+        next = due.soonest().map_or(look, |soonest| soonest.min(look));
     }
 }
 
@@ -188,4 +214,26 @@ fn service_args(args: AuthServiceArgs) -> Result<cotal_auth::AuthServiceArgs, Cl
         spaces: spaces.transpose()?,
         service_endpoints: args.service_endpoints,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_space_that_is_tried_again_brings_no_other_forward() {
+        let [a, b, c] = ["a", "b", "c"].map(|name| Space::parse(name).unwrap());
+        let start = Instant::now();
+        let mut due = Due::default();
+        assert_eq!(due.soonest(), None);
+        due.keep(vec![a.clone(), b.clone()], start);
+        assert_eq!(due.at(start), [a.clone(), b.clone()]);
+        due.again(a.clone(), start + RENEW_EVERY);
+        due.again(b.clone(), start + RETRY_AFTER);
+        assert_eq!(due.soonest(), Some(start + RETRY_AFTER));
+        assert_eq!(due.at(start + RETRY_AFTER), std::slice::from_ref(&b));
+        due.keep(vec![a.clone(), c.clone()], start + RETRY_AFTER);
+        assert_eq!(due.at(start + RETRY_AFTER), [c], "one that has left is renewed no more");
+        assert_eq!(due.at(start + RENEW_EVERY).first(), Some(&a));
+    }
 }
