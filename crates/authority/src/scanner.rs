@@ -11,8 +11,8 @@ use std::{
 use bytes::Bytes;
 use cotal_broker::{Connection, ConnectionTuple, Connector, Lifetime, SealedScan, kv::Stored};
 use cotal_wire::{
-    EndpointToken, EpError, InfraRole, InstanceId, KeySegment, LifecycleUid, Names, Owner, OwnerKind,
-    Revision, Space,
+    Account, EndpointToken, EpError, InfraRole, InstanceId, KeySegment, LifecycleUid, Names, Nkey, Owner,
+    OwnerKind, Revision, Space,
     endpoint_token::MANAGER_ENDPOINT as MANAGER,
     grants::infra,
     names::{GOAL_INDEX_SCAN_CONSUMER, LEDGER_SCAN_CONSUMER, RECORDS_SCAN_CONSUMER},
@@ -73,6 +73,7 @@ pub struct RecordsCandidate(Candidate);
 struct Candidate {
     connection: ScannerConnection,
     space: Space,
+    account: Nkey<Account>,
 }
 
 /// The activated scanner of the auth stream.
@@ -180,11 +181,11 @@ impl RecordsCandidate {
 impl Candidate {
     async fn open(connector: &Connector, role: ScannerRole) -> Result<Self, EpError> {
         let connection = ScannerConnection::open(connector, role).await?;
-        Ok(Self { connection, space: connector.space().clone() })
+        Ok(Self { connection, space: connector.space().clone(), account: connector.account().clone() })
     }
 
     fn activate(self, hold: &Arc<ClaimHold>) -> Result<Sealed, EpError> {
-        let Self { connection, space } = self;
+        let Self { connection, space, account } = self;
         let role = connection.role;
         let pinned = match role {
             ScannerRole::Ledger => &hold.tuples().ledger,
@@ -201,7 +202,7 @@ impl Candidate {
             ScannerRole::Ledger => names.auth_bucket(),
             ScannerRole::Records => names.records_bucket(),
         };
-        let turn = turn_of(&space, role);
+        let turn = turn_of(&account, role);
         Ok(Sealed { connection, space, bucket, hold: hold.clone(), turn })
     }
 }
@@ -348,12 +349,13 @@ impl Sealed {
     }
 }
 
-/// The turns of a space's stream in this process (contract 05 §12.4).
-fn turn_of(space: &Space, role: ScannerRole) -> Arc<tokio::sync::Mutex<()>> {
+/// The turns of a space's stream in this process (contract 05 §12.4). A space is named by its account: one that has only the
+/// name in common lies on another broker.
+fn turn_of(account: &Nkey<Account>, role: ScannerRole) -> Arc<tokio::sync::Mutex<()>> {
     type Turns = HashMap<(String, ScannerRole), Weak<tokio::sync::Mutex<()>>>;
     static TURNS: LazyLock<Mutex<Turns>> = LazyLock::new(Mutex::default);
     let mut turns = TURNS.lock();
-    let key = (space.as_str().to_owned(), role);
+    let key = (account.as_str().to_owned(), role);
     if let Some(turn) = turns.get(&key).and_then(Weak::upgrade) {
         return turn;
     }
@@ -398,6 +400,7 @@ fn read_goal_index(owner: &Owner, rows: &[Scanned]) -> Result<Vec<GoalIndexRow>,
 
 #[cfg(test)]
 mod tests {
+    use cotal_trust::{nkey::Seed, system::SystemEntropy};
     use cotal_wire::EpCode;
 
     use super::*;
@@ -432,11 +435,14 @@ mod tests {
 
     #[test]
     fn a_spaces_stream_has_one_turn_however_many_scanners() {
-        let space = |name: &str| Space::parse(name).unwrap();
-        let turn = turn_of(&space("turn-a"), ScannerRole::Ledger);
-        assert!(Arc::ptr_eq(&turn, &turn_of(&space("turn-a"), ScannerRole::Ledger)));
-        assert!(!Arc::ptr_eq(&turn, &turn_of(&space("turn-a"), ScannerRole::Records)));
-        assert!(!Arc::ptr_eq(&turn, &turn_of(&space("turn-b"), ScannerRole::Ledger)));
+        let [one, other] = [(); 2].map(|()| Seed::<Account>::generate(&SystemEntropy).public().clone());
+        let turn = turn_of(&one, ScannerRole::Ledger);
+        assert!(Arc::ptr_eq(&turn, &turn_of(&one, ScannerRole::Ledger)));
+        assert!(!Arc::ptr_eq(&turn, &turn_of(&one, ScannerRole::Records)));
+        assert!(
+            !Arc::ptr_eq(&turn, &turn_of(&other, ScannerRole::Ledger)),
+            "whatever the two spaces are called"
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cotal_trust::{bundle::DataAccount, creds, jwt::principal_tags, nkey::Seed};
-use cotal_wire::{Clock, ConnId, Entropy, EpError, Permissions, Principal, Rules, Space};
+use cotal_wire::{Account, Clock, ConnId, Entropy, EpError, Nkey, Permissions, Principal, Rules, Space};
 
 use crate::{
     connection::{Connection, ConnectionTuple, JETSTREAM_INFO, Reconnect},
@@ -118,6 +118,11 @@ impl Connector {
     /// The space.
     pub fn space(&self) -> &Space {
         &self.shared.space
+    }
+
+    /// The account that its connections are placed in.
+    pub fn account(&self) -> &Nkey<Account> {
+        &self.shared.account.account
     }
 
     /// Where its connections are in custody.
