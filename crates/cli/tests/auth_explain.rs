@@ -272,6 +272,8 @@ async fn explain_names_the_check_that_refuses_and_its_command_mends_it() {
     let walk = person.explain(&["--view", "manager-caller"]);
     let verdicts = (walk.verdict("manager-selection"), walk.verdict("bearer"));
     assert_eq!(verdicts, ("remark", "not-reached"), "{}", walk.document);
+    let says = walk.check("bearer")["says"].as_str().unwrap();
+    assert!(says.contains("only the running service can say"), "nothing refuses one: {says}");
 
     // A row that cannot be read.
     fs::write(person.row_file(), "{\"ver\":1").unwrap();

@@ -16,6 +16,7 @@ use super::{
 const NONCE: &str = "explain-0000000000";
 
 const NO_BEARER: &str = "an exchange would give no bearer";
+const NO_MANAGER_YET: &str = "only the running service can say which manager it would be bound to";
 const NO_ROOT_YET: &str = "the first exchange makes the root credential that this looks at";
 
 impl Walk<'_> {
@@ -36,6 +37,9 @@ impl Walk<'_> {
             Some((Granted { agent, .. }, view)) => {
                 let cap = if *agent { AGENT_BEARER_TTL_SECS } else { View::ttl_cap_secs(*view) };
                 self.ok(CheckName::Bearer, format!("the exchange's own, which lives {cap} s at the most"));
+            }
+            None if bearer.is_some() && signs && root.is_some() => {
+                self.not_reached(CheckName::Bearer, NO_MANAGER_YET);
             }
             None => self.not_reached(CheckName::Bearer, NO_BEARER),
         }
