@@ -11,6 +11,8 @@ use cotal_authority::{
 use cotal_ledger::{AuthorizedGrant, Ledger, LedgerError};
 use cotal_trust::bearer::BearerGrant;
 use cotal_wire::{Actor, CredentialId, DerivedOwner, EpError, LifecycleUid, Principal};
+use cotal_workspace::file;
+use tokio::sync::Semaphore;
 
 use crate::{
     bridge::{BridgeHooks, BridgeRefusal},
@@ -78,7 +80,12 @@ impl LifecycleDoor for Plane {
 pub(crate) struct ExchangeAuthority {
     ledger: Ledger,
     credentials: Arc<dyn ConnectCredentials>,
+    reads: Arc<Semaphore>,
 }
+
+/// Reads of one space's ledger in progress. Anybody may ask for one, and one of a disk that hangs holds a thread of the
+/// process for as long, whether its request is still waited for or not: the others' ledgers are read by the same threads.
+const READS_AT_ONCE: usize = 32;
 
 /// What a caller is told when trusted state cannot be read: which file it is, the log says.
 const LEDGER_UNREADABLE: &str =
@@ -86,7 +93,7 @@ const LEDGER_UNREADABLE: &str =
 
 impl ExchangeAuthority {
     pub(crate) fn new(ledger: Ledger, credentials: Arc<dyn ConnectCredentials>) -> Self {
-        Self { ledger, credentials }
+        Self { ledger, credentials, reads: Arc::new(Semaphore::new(READS_AT_ONCE)) }
     }
 
     /// The managed grant that an agent's secret opens.
@@ -108,11 +115,17 @@ impl ExchangeAuthority {
     where
         F: FnOnce(&Ledger) -> Result<AuthorizedGrant, LedgerError> + Send + 'static,
     {
-        let ledger = self.ledger.clone();
-        let outcome = tokio::task::spawn_blocking(move || read(&ledger)).await.map_err(|error| {
+        let unended = |error: &dyn std::fmt::Display| {
             tracing::error!(%error, "a ledger read did not end");
             BridgeRefusal(LEDGER_UNREADABLE.to_owned())
-        })?;
+        };
+        let turn = Arc::clone(&self.reads).acquire_owned().await.map_err(|error| unended(&error))?;
+        let ledger = self.ledger.clone();
+        let outcome = file::blocking(move || {
+            let _turn = turn;
+            read(&ledger)
+        });
+        let outcome = outcome.await.map_err(|error| unended(&error))?;
         outcome.map_err(|error| match error {
             LedgerError::Refused(sentence) => BridgeRefusal(sentence),
             LedgerError::Broken(detail) => {
@@ -159,5 +172,54 @@ impl BridgeHooks for ExchangeAuthority {
         lifecycle_uid: &LifecycleUid,
     ) -> Result<CredentialId, BridgeRefusal> {
         Ok(self.credentials.mint_connect_credential(owner, actor, lifecycle_uid).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, time::Duration};
+
+    use super::*;
+
+    struct Nobody;
+
+    #[async_trait]
+    impl ConnectCredentials for Nobody {
+        async fn mint_connect_credential(
+            &self,
+            _owner: &DerivedOwner,
+            _actor: &Actor,
+            _lifecycle_uid: &LifecycleUid,
+        ) -> Result<CredentialId, EpError> {
+            Err(EpError::unavailable("nobody"))
+        }
+    }
+
+    /// More reads than the process has threads for: those of one space leave the others theirs.
+    #[tokio::test]
+    async fn a_ledger_that_hangs_takes_no_more_threads_than_its_own() {
+        let authority =
+            ExchangeAuthority::new(Ledger::at(std::path::Path::new("/nowhere")), Arc::new(Nobody));
+        let (hold, held) = mpsc::channel::<()>();
+        let held = Arc::new(parking_lot::Mutex::new(held));
+        let mut asked = tokio::task::JoinSet::new();
+        for _ in 0..600 {
+            let (authority, held) = (authority.clone(), Arc::clone(&held));
+            asked.spawn(async move {
+                // The disk: every read waits until the test lets go of its end.
+                let read = move |_: &Ledger| {
+                    let _ = held.lock().recv();
+                    Err(LedgerError::Refused("gone".to_owned()))
+                };
+                authority.read(read).await
+            });
+        }
+        while authority.reads.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let other = tokio::time::timeout(Duration::from_secs(60), file::blocking(|| ()));
+        other.await.expect("another space's read has a thread").unwrap();
+        drop(hold);
+        assert!(asked.join_all().await.iter().all(Result::is_err));
     }
 }

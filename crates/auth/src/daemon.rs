@@ -224,24 +224,28 @@ async fn serve_one(
     if let Err(why) = files::make_room(1) {
         tracing::warn!("{why}");
     }
-    let taken = TakenDir::take(&options.root, &flags.space)?;
+    let taken = TakenDir::take(&options.root, &flags.space).await?;
     if let Some(hold) = hold {
         tokio::select! {
             () = tokio::time::sleep(hold) => {}
             () = shutdown.as_mut() => return Ok(()),
         }
     }
-    let starting = taken.start(flags, composition, &options.root, store, Threshold::default());
+    let threshold = Threshold::default();
+    let starting = taken.start(flags, composition, &options.root, store, threshold.clone());
     tokio::pin!(starting);
     let service = tokio::select! {
         started = starting.as_mut() => started?,
-        // What a start has opened, only its end can close.
-        () = shutdown.as_mut() => return match starting.await {
-            Ok(service) => service.close().await.map_err(DaemonError::of),
-            Err(_) => Ok(()),
-        },
+        () = shutdown.as_mut() => {
+            // What a start has opened, only its end can close; it need not answer first.
+            threshold.bar();
+            return match starting.await {
+                Ok(service) => service.close().await.map_err(DaemonError::of),
+                Err(_) => Ok(()),
+            };
+        }
     };
-    let announced = service.announce().map(|line| (options.announce)(&line));
+    let announced = service.announce().await.map(|line| (options.announce)(&line));
     let end = match &announced {
         Ok(()) => tokio::select! {
             end = service.ended() => Some(end),
@@ -453,6 +457,9 @@ fn termination() -> std::io::Result<impl Future<Output = ()>> {
 
 #[cfg(test)]
 mod tests {
+    use cotal_testkit::space::TestSpace;
+    use parking_lot::Mutex;
+
     use super::*;
 
     fn args() -> AuthServiceArgs {
@@ -502,6 +509,32 @@ mod tests {
             assert!(refused.starts_with(&expected), "{refused}");
         }
         assert!(refusal(&AuthServiceArgs { server: None, ..host() }).contains("--server is required"));
+    }
+
+    #[tokio::test]
+    async fn a_service_that_is_told_to_stop_while_it_starts_answers_nobody() {
+        let space = TestSpace::start("demo", "http://127.0.0.1:9/api/auth").await;
+        let lines = Arc::new(Mutex::new(Vec::<String>::new()));
+        let said = Arc::clone(&lines);
+        let flags = ServiceFlags {
+            space: space.space.clone(),
+            servers: Servers::parse(&space.server.url()).unwrap(),
+            port: 0,
+            public_face: None,
+            callout_limits: CalloutLimits::default(),
+            crowd: None,
+            callout_log: Some(Arc::new(move |line| said.lock().push(line.to_owned()))),
+        };
+        let options = AuthServiceRuntimeOptions {
+            root: space.root.clone(),
+            startup_hold_ms: None,
+            secret_store: None,
+            announce: Arc::new(|_| ()),
+            interactive_manager_selection: None,
+        };
+        let composition = Composition::new().check().unwrap();
+        serve_one(flags, composition, None, None, &options, async {}).await.unwrap();
+        assert_eq!(*lines.lock(), [""; 0], "its callout was never started");
     }
 
     #[test]

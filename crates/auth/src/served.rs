@@ -6,6 +6,7 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use cotal_authority::issued::ISSUER_TTL_DEFAULT_SECS;
@@ -51,7 +52,12 @@ pub(crate) struct TakenDir {
 
 impl TakenDir {
     /// Takes it, and removes a file left by a start that crashed: it would say ready for one that is not.
-    pub(crate) fn take(root: &Root, space: &Space) -> Result<Self, DaemonError> {
+    pub(crate) async fn take(root: &Root, space: &Space) -> Result<Self, DaemonError> {
+        let (root, space) = (root.clone(), space.clone());
+        file::blocking(move || Self::take_now(&root, &space)).await.map_err(DaemonError::of)?
+    }
+
+    fn take_now(root: &Root, space: &Space) -> Result<Self, DaemonError> {
         let path = root.user_auth_state_dir(space).map_err(DaemonError::of)?;
         let lock = the_only_one(&path, space)?;
         Discovery::remove(&path).map_err(DaemonError::of)?;
@@ -125,17 +131,18 @@ impl Drop for Held {
 
 impl Served {
     /// Writes the discovery file, whose existence says ready; answers the line that says what is served.
-    pub(crate) fn announce(&self) -> Result<String, DaemonError> {
+    pub(crate) async fn announce(&self) -> Result<String, DaemonError> {
         let discovery = Discovery {
             url: self.service.url().to_owned(),
             pid: std::process::id(),
             cap: Zeroizing::new(self.service.cap().expose().to_owned()),
             public_url: self.service.public_url().map(str::to_owned),
         };
-        if let Some(held) = self.held.lock().as_mut() {
+        self.with_held(move |held| {
             held.announced = true;
-            discovery.write(&held.dir.path).map_err(DaemonError::of)?;
-        }
+            discovery.write(&held.dir.path).map_err(DaemonError::of)
+        })
+        .await?;
         let public = self.service.public_url().map(|url| format!(", public {url}")).unwrap_or_default();
         Ok(format!(
             "auth-service: space \"{}\" on {}, exchange {}{public}",
@@ -143,6 +150,22 @@ impl Served {
             self.servers,
             self.service.url()
         ))
+    }
+
+    /// Works in the directory, if it is still held. It goes along to where the work is done: whoever stops waiting leaves no
+    /// file that nobody removes.
+    async fn with_held(
+        &self,
+        work: impl FnOnce(&mut Held) -> Result<(), DaemonError> + Send + 'static,
+    ) -> Result<(), DaemonError> {
+        let Some(mut held) = self.held.lock().take() else { return Ok(()) };
+        let done = file::blocking(move || {
+            let done = work(&mut held);
+            (held, done)
+        });
+        let (held, done) = done.await.map_err(DaemonError::of)?;
+        *self.held.lock() = Some(held);
+        done
     }
 
     /// Resolves when the service ends.
@@ -157,8 +180,15 @@ impl Served {
 
     /// Says ready no more, then closes everything and gives the directory back. One that failed may be tried again.
     pub(crate) async fn close(&self) -> Result<(), CloseError> {
-        let removed = self.held.lock().as_mut().map_or(Ok(()), Held::withdraw);
+        let removing = self.with_held(Held::withdraw);
+        tokio::pin!(removing);
+        // A disk that hangs keeps nothing answering.
+        let early = tokio::time::timeout(WITHDRAW_PATIENCE, removing.as_mut()).await;
         let closed = self.service.close().await;
+        let removed = match early {
+            Ok(removed) => removed,
+            Err(_) => removing.await,
+        };
         if let Err(DaemonError(sentence)) = removed {
             let failed = EpError::internal(sentence);
             return Err(CloseError(
@@ -170,6 +200,9 @@ impl Served {
         Ok(())
     }
 }
+
+/// How long a close waits for the file that says ready to be gone before it goes on.
+const WITHDRAW_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Held by the one service that serves a state directory; the kernel lets go of it when the process ends, however it
 /// ends. Private to this project: it keeps a second start on this machine from taking the first one's discovery file.
@@ -217,5 +250,41 @@ pub(crate) fn failure(end: &End) -> Option<String> {
         End::CalloutEnded => Some("the auth callout ended by itself".to_owned()),
         End::BrokerClosed(Some(error)) => Some(format!("the broker connection closed ({error})")),
         End::BrokerClosed(None) | End::Closed => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use cotal_workspace::root::space_segment;
+
+    use super::*;
+
+    /// Where the threads for disk work are all busy, a directory is waited for, and the runtime goes on.
+    #[test]
+    fn a_directory_is_taken_off_the_runtimes_threads() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, space) = (Root::at(dir.path()), Space::parse("demo").unwrap());
+        std::fs::create_dir_all(root.auth_dir().join(space_segment(&space))).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (release, busy) = mpsc::channel::<()>();
+            let disk = tokio::task::spawn_blocking(move || busy.recv());
+            let taking = TakenDir::take(&root, &space);
+            tokio::pin!(taking);
+            assert!(futures::poll!(taking.as_mut()).is_pending());
+            drop(release);
+            let _ = disk.await.unwrap();
+            let taken = taking.await.unwrap();
+            let second = TakenDir::take(&root, &space).await.map(drop).unwrap_err().to_string();
+            assert!(second.contains("already runs from this directory"), "{second}");
+            drop(taken);
+            TakenDir::take(&root, &space).await.unwrap();
+        });
     }
 }

@@ -3,7 +3,7 @@
 //! A file is one command. Each has the arguments that it takes and one `run`, which gets the machine through a
 //! [`context::Context`] and answers a [`outcome::CliError`] that [`outcome`] alone prints.
 
-use std::{ffi::OsString, process::ExitCode};
+use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 pub mod actor;
 pub mod actor_lock;
@@ -71,14 +71,20 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     outcome::finish(in_runtime(command), json)
 }
 
+/// How long an ended command waits for disk work that nobody waits for any more.
+const DISK_PATIENCE: Duration = Duration::from_secs(10);
+
 fn in_runtime(command: Command) -> Result<(), CliError> {
     start_log(matches!(command, Command::AuthService(_) | Command::Delivery(_)));
     let ctx = Context::of_process(command.json())?;
-    tokio::runtime::Builder::new_multi_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|e| CliError::Failed(format!("the runtime cannot start: {e}")))?
-        .block_on(run(command, &ctx))
+        .map_err(|e| CliError::Failed(format!("the runtime cannot start: {e}")))?;
+    let ended = runtime.block_on(run(command, &ctx));
+    // What the command was to do is done; a disk that hangs must not keep the process.
+    runtime.shutdown_timeout(DISK_PATIENCE);
+    ended
 }
 
 /// Runs one command.

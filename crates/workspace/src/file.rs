@@ -30,6 +30,13 @@ pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 /// How many temp names are tried before a directory that holds them all is given up.
 const TEMP_ATTEMPTS: u128 = 1024;
 
+/// Disk work off the runtime's threads: a disk that hangs, or an fsync, must hold up nobody else. It runs to its end when
+/// nobody waits for it any more.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| io::Error::other("the disk work was abandoned"))
+}
+
 /// Creates a directory (and its parents) with mode 0700; an existing symlink or non-directory refuses. A directory
 /// that is open to others is closed to them before a secret lands in it (contract 08 §2.1).
 pub fn ensure_private_dir(dir: &Path) -> io::Result<()> {

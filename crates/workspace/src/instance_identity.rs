@@ -108,7 +108,8 @@ impl InstanceIdentity {
         entropy: &dyn Entropy,
     ) -> Result<Self, IdentityError> {
         let path = identity_root.join(AUTH_INSTANCE_FILE);
-        let Some(filed) = Self::read(&path)? else {
+        let filed_at = path.clone();
+        let Some(filed) = on_disk(move || Self::read(&filed_at)).await? else {
             return Self::load_or_create_in(store, space, entropy).await;
         };
         let key = auth_instance_key(space);
@@ -126,7 +127,7 @@ impl InstanceIdentity {
             )));
         }
         // The store has it for good; a crash before this leaves both, and both the same.
-        file::remove_if_present(&path).map_err(|why| unusable(&why))?;
+        on_disk(move || file::remove_if_present(&path).map_err(|why| unusable(&why))).await?;
         Ok(stored)
     }
 
@@ -169,6 +170,12 @@ impl std::fmt::Debug for InstanceIdentity {
 /// alone.
 pub fn read_manager(identity_root: &Path) -> Result<Option<InstanceIdentity>, IdentityError> {
     InstanceIdentity::read(&identity_root.join(MANAGER_INSTANCE_FILE))
+}
+
+async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, IdentityError> + Send + 'static,
+) -> Result<T, IdentityError> {
+    file::blocking(work).await.map_err(|why| unusable(&why))?
 }
 
 fn unusable(why: &dyn std::fmt::Display) -> IdentityError {

@@ -105,7 +105,8 @@ impl UserAuthMaterial {
         let callout = load_callout(store, space).await?;
         let issuer = load_issuer(store, space).await?;
         let owner_secret = load_owner_secret(store, space).await?;
-        let idp = load_idp_pin(state_dir)?;
+        let dir = state_dir.to_owned();
+        let idp = file::blocking(move || load_idp_pin(&dir)).await??;
         match (data_account, callout, issuer, owner_secret, idp) {
             (Some(data_account), Some(callout), Some(issuer), Some(owner_secret), Some(idp)) => {
                 Ok(Self { data_account, callout, issuer, owner_secret, idp })

@@ -270,13 +270,10 @@ fn fresh_id(entropy: &dyn Entropy) -> String {
     id
 }
 
-/// Disk work off the runtime's threads: an fsync must not hold up a connect.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|_| Err(StoreError("the read or write was abandoned".into())))
+    file::blocking(work).await?
 }
 
 /// Keys are opaque and may be long or odd, so a refusal does not repeat them.

@@ -11,7 +11,10 @@ use cotal_trust::{
     owner::OwnerSecret,
 };
 use cotal_wire::{Actor, DerivedOwner, EpError};
-use cotal_workspace::material::{self, Discovery, MaterialError};
+use cotal_workspace::{
+    file,
+    material::{self, Discovery, MaterialError},
+};
 
 use super::ExplainInputs;
 
@@ -139,5 +142,5 @@ pub(super) async fn within<T>(asked: impl Future<Output = Result<T, EpError>>) -
 pub(super) async fn blocking<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
-    tokio::task::spawn_blocking(read).await.map_err(|error| format!("a ledger read did not end: {error}"))
+    file::blocking(read).await.map_err(|error| format!("a ledger read did not end: {error}"))
 }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use cotal_broker::Servers;
 use cotal_callout::{CalloutLimits, Crowd};
 use cotal_wire::Space;
-use cotal_workspace::{root::Root, secret_store::SecretStore};
+use cotal_workspace::{file, root::Root, secret_store::SecretStore};
 
 use super::{
     lane::{Lane, LaneRefusal, OpenLane, Threshold},
@@ -49,7 +49,9 @@ impl OpenLane for ReplicaLanes {
             return Err(LaneRefusal::of(StartError::ServiceEndpoints));
         }
         let (stderr, at) = (LineWriter::stderr(), prefix(&entry.space));
-        let state_dir = self.root.user_auth_state_dir(&entry.space).map_err(LaneRefusal::of)?;
+        let (root, of) = (self.root.clone(), entry.space.clone());
+        let state_dir = file::blocking(move || root.user_auth_state_dir(&of)).await;
+        let state_dir = state_dir.map_err(LaneRefusal::of)?.map_err(LaneRefusal::of)?;
         let (space, servers, store) = (entry.space.clone(), self.servers.clone(), Arc::clone(&self.store));
         let replica = replica::start(Member {
             callout_limits: self.callout_limits,

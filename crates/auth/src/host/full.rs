@@ -55,7 +55,7 @@ impl OpenLane for FullLanes {
             ));
         }
         let at = prefix(&entry.space);
-        let taken = TakenDir::take(&self.root, &entry.space).map_err(refuse)?;
+        let taken = TakenDir::take(&self.root, &entry.space).await.map_err(refuse)?;
         if let Some(hold) = self.hold {
             tokio::time::sleep(hold).await;
         }
@@ -74,7 +74,7 @@ impl OpenLane for FullLanes {
             .start(flags, self.composition, &self.root, Arc::clone(&self.store), threshold.clone())
             .await
             .map_err(refuse)?;
-        match served.announce() {
+        match served.announce().await {
             Ok(line) => (self.announce)(&format!("{at} {line}")),
             Err(error) => {
                 if let Err(unclosed) = served.close().await {

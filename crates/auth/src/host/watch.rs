@@ -79,7 +79,7 @@ async fn follow(path: PathBuf, mut seen: Option<Look>, mut reread: Reread, told:
             () = told.closed() => return,
             _ = looks.tick() => {
                 let path = path.clone();
-                if blocking(move || look_at(&path)).await == Some(seen) {
+                if file::blocking(move || look_at(&path)).await.is_ok_and(|look| look == seen) {
                     continue;
                 }
             }
@@ -103,8 +103,8 @@ async fn follow(path: PathBuf, mut seen: Option<Look>, mut reread: Reread, told:
 
 /// The look comes first: what changes after it shows at the next one.
 async fn look_and_read(path: PathBuf) -> (Option<Look>, Reading) {
-    let read = blocking(move || (look_at(&path), read(&path))).await;
-    read.unwrap_or_else(|| (None, Err("the manifest was not read to its end".to_owned())))
+    let read = file::blocking(move || (look_at(&path), read(&path))).await;
+    read.unwrap_or_else(|error| (None, Err(format!("the manifest was not read to its end: {error}"))))
 }
 
 fn look_at(path: &Path) -> Option<Look> {
@@ -124,11 +124,6 @@ fn read(path: &Path) -> Reading {
         Ok(None) => Err(format!("{} does not exist", path.display())),
         Err(error) => Err(error.to_string()),
     }
-}
-
-/// Off the runtime's threads: a disk may take its time. `None` when the runtime ends.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    tokio::task::spawn_blocking(work).await.ok()
 }
 
 /// The acknowledgment beside a manifest, `<manifest>.applied` (contract 10 §6.3, decision D10).
@@ -156,8 +151,7 @@ impl Sole {
     pub(super) async fn follower_of(manifest: &Path) -> Result<Self, String> {
         let path = beside(manifest, LOCK_SUFFIX);
         let tried = path.clone();
-        let taken = blocking(move || try_lock(&tried)).await;
-        match taken.unwrap_or_else(|| Err(ended())) {
+        match file::blocking(move || try_lock(&tried)).await.flatten() {
             Ok(Some(lock)) => Ok(Self { _lock: lock }),
             Ok(None) => Err(format!(
                 "another host already follows {}; give each host a copy of its own of the manifest, because \
@@ -181,28 +175,21 @@ impl Applied {
     /// Says that the lanes are as this text says.
     pub(super) async fn write(&self, text: Arc<str>) -> io::Result<()> {
         let path = self.0.clone();
-        blocking(move || file::write_atomic_readable(&path, text.as_bytes()))
-            .await
-            .unwrap_or_else(|| Err(ended()))
+        file::blocking(move || file::write_atomic_readable(&path, text.as_bytes())).await?
     }
 
     /// Whether it says this. A file that cannot be read says nothing.
     pub(super) async fn says(&self, text: &Arc<str>) -> bool {
         let (path, text) = (self.0.clone(), Arc::clone(text));
-        let read =
-            blocking(move || matches!(file::read_text(&path), Ok(Some(said)) if said.as_str() == &*text));
-        read.await.unwrap_or(true)
+        let says = move || matches!(file::read_text(&path), Ok(Some(said)) if said.as_str() == &*text);
+        file::blocking(says).await.unwrap_or(true)
     }
 
     /// Says nothing any more.
     pub(super) async fn withdraw(&self) -> io::Result<()> {
         let path = self.0.clone();
-        blocking(move || file::remove_if_present(&path).map(drop)).await.unwrap_or_else(|| Err(ended()))
+        file::blocking(move || file::remove_if_present(&path).map(drop)).await?
     }
-}
-
-fn ended() -> io::Error {
-    io::Error::other("the runtime ended first")
 }
 
 #[cfg(test)]

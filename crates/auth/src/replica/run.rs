@@ -13,7 +13,9 @@ use crate::{
         AuthServiceArgs, AuthServiceRuntimeOptions, DaemonError, choose_store, read_callout_limits,
         read_server, read_space, refuse_beside_spaces,
     },
-    host::{Host, callout::ReplicaLanes, manifest::parse_callout_host_manifest, watch::Reread},
+    host::{
+        Host, callout::ReplicaLanes, lane::Threshold, manifest::parse_callout_host_manifest, watch::Reread,
+    },
     member::Member,
 };
 
@@ -36,18 +38,23 @@ pub(crate) async fn run_replica(
     let Flags { space, servers, callout_limits } = read_flags(args)?;
     let state_dir = options.root.user_auth_state_dir(&space).map_err(DaemonError::of)?;
     let store = choose_store(store, options)?;
+    let threshold = Threshold::default();
     let starting = start(Member {
         callout_limits,
+        threshold: threshold.clone(),
         ..Member::of_root(&options.root, space, servers.clone(), store, state_dir)
     });
     tokio::pin!(starting);
     let replica = tokio::select! {
         started = starting.as_mut() => started.map_err(DaemonError::of)?,
-        // What a start has opened, only its end can close.
-        () = shutdown.as_mut() => return match starting.await {
-            Ok(replica) => replica.close().await.map_err(DaemonError::of),
-            Err(_) => Ok(()),
-        },
+        () = shutdown.as_mut() => {
+            // What a start has opened, only its end can close; it need not answer first.
+            threshold.bar();
+            return match starting.await {
+                Ok(replica) => replica.close().await.map_err(DaemonError::of),
+                Err(_) => Ok(()),
+            };
+        }
     };
     (options.announce)(&format!(
         "auth-service: callout replica of space \"{}\" on {servers}",
