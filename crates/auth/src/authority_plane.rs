@@ -2,25 +2,23 @@
 //! composes its own service around it (contract 05 §8, 08 §4).
 
 use std::{
+    panic::{AssertUnwindSafe, resume_unwind},
     path::{Component, Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use cotal_authority::{
-    NoLocalManager, Plane, PlaneInputs, ReadLocalManager,
-    plane::{CLAIM_PATIENCE, PlaneIdentity},
-};
+use cotal_authority::{NoLocalManager, Plane, PlaneInputs, ReadLocalManager, plane::CLAIM_PATIENCE};
 use cotal_broker::{Connector, Custody, Servers, custody::Owned};
 use cotal_trust::bundle::DataAccount;
 use cotal_wire::{EpError, Space};
-use cotal_workspace::instance_identity::InstanceIdentity;
+use futures::FutureExt as _;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     callers::LiveCallers,
     composition::{Chosen, Composition, InteractiveManagerSelection},
-    context::StartError,
+    context::{StartError, close_left, rooted_identity},
     hosted::SpaceAt,
     managers::PlaneManagers,
     past_note::PastNote,
@@ -131,9 +129,7 @@ async fn open(
         at, data_account, identity_root, claim_patience, local_manager, ..
     } = options;
     let SpaceAt { space, clock, entropy, .. } = at;
-    let identity = InstanceIdentity::load_or_create(&identity_root, &*entropy)
-        .map_err(|error| StartError::Identity(error.0))?;
-    let identity = PlaneIdentity { serve: identity.serve.public().clone(), instance: identity.instance };
+    let identity = rooted_identity(identity_root.clone(), Arc::clone(&entropy)).await?;
     let custody = Custody::new();
     let connector = Connector::new(
         servers.as_str(),
@@ -147,15 +143,11 @@ async fn open(
     let native_issuance_prune = composition.native_issuance_prune;
     let inputs =
         PlaneInputs { connector, clock, entropy, identity, native_issuance_prune, claim_patience, past };
-    let plane = match Plane::open(inputs).await {
-        Ok(plane) => plane,
-        Err(refusal) => {
-            if let Err(error) = custody.close_remaining().await {
-                tracing::warn!(%space, %error, "unwinding: a connection did not close");
-            }
-            return Err(StartError::Plane(refusal));
-        }
-    };
+    let opened = AssertUnwindSafe(Plane::open(inputs)).catch_unwind().await;
+    if !matches!(opened, Ok(Ok(_))) {
+        close_left(&custody, &space).await;
+    }
+    let plane = opened.unwrap_or_else(|panic| resume_unwind(panic)).map_err(StartError::Plane)?;
     let released = CancellationToken::new();
     tokio::spawn(close_when(space, released.clone(), Arc::clone(&plane), custody.clone()));
     Ok(AuthAuthorityPlane {

@@ -1,6 +1,11 @@
 //! Starts one space's service, step by step, and unwinds what it opened when a step fails (contract 05 §15.2).
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{
+    io,
+    panic::{AssertUnwindSafe, resume_unwind},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use cotal_authority::{
@@ -15,11 +20,13 @@ use cotal_trust::{
     idp::{IdpPin, IdpRefusal},
     owner::OwnerSecret,
 };
-use cotal_wire::{EpError, InfraRole, Space};
+use cotal_wire::{Entropy, EpError, InfraRole, Space};
 use cotal_workspace::{
+    file,
     instance_identity::InstanceIdentity,
     material::{CalloutMaterial, MaterialError, UserAuthMaterial},
 };
+use futures::FutureExt as _;
 
 use crate::{
     authority::ExchangeAuthority,
@@ -188,15 +195,19 @@ pub(crate) async fn start(inputs: ContextInputs) -> Result<AuthService, StartErr
 async fn start_whole(inputs: ContextInputs) -> Result<AuthService, StartError> {
     let custody = Custody::new();
     let (mut opened, space) = (Opened::default(), inputs.member.space.clone());
-    match open(inputs, &custody, &mut opened).await {
-        Ok(service) => Ok(service),
-        Err(error) => {
-            opened.unwind(&space).await;
-            if let Err(error) = custody.close_remaining().await {
-                tracing::warn!(%space, %error, "unwinding: a connection did not close");
-            }
-            Err(error)
-        }
+    let started = AssertUnwindSafe(open(inputs, &custody, &mut opened)).catch_unwind().await;
+    if !matches!(started, Ok(Ok(_))) {
+        opened.unwind(&space).await;
+        close_left(&custody, &space).await;
+    }
+    // A panic goes on once nothing is left of the start that it ended.
+    started.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Closes what a start that did not come to its end had opened.
+pub(crate) async fn close_left(custody: &Custody, space: &Space) {
+    if let Err(error) = custody.close_remaining().await {
+        tracing::warn!(%space, %error, "unwinding: a connection did not close");
     }
 }
 
@@ -272,7 +283,7 @@ async fn open(
         clock: Arc::clone(clock),
         entropy: Arc::clone(entropy),
     });
-    // What managers are asked about runs is heard before anything of this context is answered.
+    // What managers are asked about runs is heard before anything that a manager asks of this context is answered.
     manager.parts().hear_known_managers().await.map_err(StartError::Plane)?;
     let asked = Asked { plane: Arc::clone(&plane), limiter, manager: manager.clone() };
     let service = Arc::new(compose(&inputs, &material, asked)?);
@@ -339,10 +350,23 @@ async fn plane_identity(inputs: &ContextInputs) -> Result<PlaneIdentity, StartEr
     let ContextInputs { member: Member { store, space, context, entropy, .. }, identity_root, .. } = inputs;
     let identity = match context {
         Some(_) => InstanceIdentity::adopt_into(&**store, space, identity_root, &**entropy).await,
-        None => InstanceIdentity::load_or_create(identity_root, &**entropy),
+        None => return rooted_identity(identity_root.clone(), Arc::clone(entropy)).await,
     };
-    let identity = identity.map_err(|error| StartError::Identity(error.0))?;
-    Ok(PlaneIdentity { serve: identity.serve.public().clone(), instance: identity.instance })
+    identity.map(of_plane).map_err(|error| StartError::Identity(error.0))
+}
+
+/// The same, of a directory.
+pub(crate) async fn rooted_identity(
+    identity_root: PathBuf,
+    entropy: Arc<dyn Entropy>,
+) -> Result<PlaneIdentity, StartError> {
+    let loaded = file::blocking(move || InstanceIdentity::load_or_create(&identity_root, &*entropy)).await;
+    let identity = loaded.map_err(|error| StartError::Identity(error.to_string()))?;
+    identity.map(of_plane).map_err(|error| StartError::Identity(error.0))
+}
+
+fn of_plane(identity: InstanceIdentity) -> PlaneIdentity {
+    PlaneIdentity { serve: identity.serve.public().clone(), instance: identity.instance }
 }
 
 /// Step 4: the broker answers, and knows the callout user.

@@ -97,18 +97,15 @@ pub struct AuthService {
 
 struct Inner {
     parts: HandleParts,
-    state: Mutex<State>,
+    /// Cancelled once a close has begun.
+    closing: CancellationToken,
+    /// The cause, once it ended by itself.
+    unavailable: Mutex<Option<String>>,
     flight: Mutex<Option<Flight>>,
     intake_stopped: OnceCell<()>,
     /// Read-locked by each call of a door that works on a connection of its own.
     entered: Arc<RwLock<()>>,
     end: watch::Sender<Option<End>>,
-}
-
-#[derive(Default)]
-struct State {
-    closing: bool,
-    unavailable: Option<String>,
 }
 
 impl AuthService {
@@ -118,7 +115,8 @@ impl AuthService {
         let inner = Arc::new(Inner {
             entered,
             parts,
-            state: Mutex::default(),
+            closing: CancellationToken::new(),
+            unavailable: Mutex::default(),
             flight: Mutex::new(None),
             intake_stopped: OnceCell::new(),
             end: watch::Sender::new(None),
@@ -184,10 +182,9 @@ impl AuthService {
 
     /// How the context is now.
     pub fn readiness(&self) -> Readiness {
-        let state = self.inner.state.lock();
-        match &state.unavailable {
+        match &*self.inner.unavailable.lock() {
             Some(cause) => Readiness::Unavailable { cause: cause.clone() },
-            None if state.closing => Readiness::Draining,
+            None if self.inner.closing.is_cancelled() => Readiness::Draining,
             None => Readiness::Ready,
         }
     }
@@ -196,9 +193,20 @@ impl AuthService {
     pub(crate) fn check_ready(&self) -> Result<(), EpError> {
         match self.readiness() {
             Readiness::Ready => self.inner.parts.plane.check_open(),
-            Readiness::Draining | Readiness::Unavailable { .. } => Err(EpError::unavailable(
-                "the auth service context is not ready; retry once it has been started again",
-            )),
+            Readiness::Draining | Readiness::Unavailable { .. } => Err(not_ready()),
+        }
+    }
+
+    /// What the host that embeds the context says, waited for as long as the context is open: a close waits for what a door
+    /// has begun, and the host may never answer. Also a host that closes the context instead of answering has its close.
+    pub(crate) async fn while_open<T>(
+        &self,
+        asked: impl Future<Output = Result<T, EpError>>,
+    ) -> Result<T, EpError> {
+        tokio::select! {
+            biased;
+            answer = asked => answer,
+            () = self.inner.closing.cancelled() => Err(not_ready()),
         }
     }
 
@@ -260,13 +268,17 @@ impl AuthService {
     }
 }
 
+fn not_ready() -> EpError {
+    EpError::unavailable("the auth service context is not ready; retry once it has been started again")
+}
+
 impl Inner {
     fn close(self: &Arc<Self>) -> Flight {
         let mut slot = self.flight.lock();
         if let Some(flight) = slot.as_ref().filter(|flight| flight.peek().is_none_or(Result::is_ok)) {
             return flight.clone();
         }
-        self.state.lock().closing = true;
+        self.closing.cancel();
         let running = tokio::spawn(Arc::clone(self).close_once());
         let flight = async move {
             running.await.unwrap_or_else(|error| {
@@ -291,7 +303,7 @@ impl Inner {
         };
         if let Some(cause) = cause {
             tracing::error!(space = %self.parts.space, %cause, "the context is unavailable and closes");
-            self.state.lock().unavailable = Some(cause);
+            *self.unavailable.lock() = Some(cause);
         }
         self.end.send_replace(Some(end));
         if let Err(error) = self.close().await {
@@ -309,14 +321,14 @@ impl Inner {
                 reason = parts.plane.fenced() => return End::Fenced(reason),
                 _ = state.wait_for(|state| *state == ConnectionState::Closed) => {
                     let error = parts.connection.failure().map(|failure| failure.message.clone());
-                    let asked = error.is_none() && self.state.lock().closing;
+                    let asked = error.is_none() && self.closing.is_cancelled();
                     return if asked { End::Closed } else { End::BrokerClosed(error) };
                 }
                 () = parts.callout.ended(), if callout_served => {
                     // It ends with a close and with its connection too; then that is what ended the context.
                     callout_served = false;
                     let connection_ended = parts.connection.ended().now_or_never().is_some();
-                    if !connection_ended && !self.state.lock().closing {
+                    if !connection_ended && !self.closing.is_cancelled() {
                         return End::CalloutEnded;
                     }
                 }
@@ -366,7 +378,7 @@ mod tests {
     use super::*;
     use crate::{
         composition::Composition,
-        context::{self, ContextInputs},
+        context::{self, ContextInputs, StartError},
         member::Member,
     };
 
@@ -460,7 +472,7 @@ mod tests {
         let mut fixture = Fixture::new().await;
         let service = fixture.started().await;
         // As far as a close that has closed the plane: its end is no failure any more, the callout connection's is.
-        service.inner.state.lock().closing = true;
+        service.inner.closing.cancel();
         service.inner.parts.plane.close().await.unwrap();
         fixture.space.server.kill();
         // Nothing listens any more: only the pauses between attempts are left to wait for.
@@ -482,6 +494,17 @@ mod tests {
         assert!(custody.closed().await.iter().all(|owned| owned.ended));
         fixture.nothing_runs().await;
         assert!(TcpStream::connect(&addr).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_start_of_which_a_step_panics_leaves_nothing_running_and_gives_the_claim_back() {
+        let fixture = Fixture::new().await;
+        let mut inputs = fixture.inputs();
+        inputs.member.callout_log = Some(Arc::new(|_| panic!("a test's panic")));
+        let Err(refusal) = context::start(inputs).await else { panic!("it has no log") };
+        assert!(matches!(refusal, StartError::Interrupted(_)), "{refusal}");
+        fixture.nothing_runs().await;
+        fixture.started().await.close().await.unwrap();
     }
 
     #[tokio::test]

@@ -1,7 +1,8 @@
 //! `start_auth_service`: one space's service inside a host (contract 05 §15.1).
 //!
-//! Two contexts in one process share nothing: keys, connections, limits, capability and listeners are each one's own. All
-//! that the process has one of is the queue in front of its standard error, which [`HostedSpace::callout_log`] replaces.
+//! Two contexts in one process share no key, connection, limit, capability, listener or file. What the process has once
+//! they share, each within its part: the queue in front of standard error, which `callout_log` replaces, the seats of the
+//! HTTP faces, the threads for disk work, and the root certificates.
 
 use std::sync::Arc;
 

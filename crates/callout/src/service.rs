@@ -28,12 +28,17 @@ pub const AUTH_SUBJECT: &str = "$SYS.REQ.USER.AUTH";
 /// The queue group that callouts of one space share (contract 04 §8.2).
 pub const QUEUE_GROUP: &str = "cotal-auth-callout";
 
+/// The longest [`CalloutLimits::auth_timeout`]: what fits a flag of whole seconds.
+const MAX_AUTH_TIMEOUT: Duration = Duration::from_secs(u32::MAX as u64);
+/// The most [`CalloutLimits::max_in_flight`]: every one of them may hold a thread and a reply.
+const MOST_IN_FLIGHT: usize = 65_536;
+
 /// Admission and deadlines (contract 04 §8.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CalloutLimits {
     /// Must equal the broker's `authorization { timeout }`; default 2000 ms.
     pub auth_timeout: Duration,
-    /// Requests in progress; default 32.
+    /// Requests in progress, 65,536 at most; default 32.
     pub max_in_flight: usize,
     /// A line logs at warn above this total; default 500 ms.
     pub slow: Duration,
@@ -51,7 +56,7 @@ impl CalloutLimits {
         self.auth_timeout.saturating_sub(ANSWER_MARGIN)
     }
 
-    /// Refuses limits under which no request could be answered, as `bad-request`.
+    /// Refuses limits under which no request could be answered, or that bound nothing, as `bad-request`.
     pub fn check(&self) -> Result<(), EpError> {
         if self.budget().is_zero() {
             return Err(EpError::bad_request(format!(
@@ -60,8 +65,16 @@ impl CalloutLimits {
                 ANSWER_MARGIN.as_millis()
             )));
         }
-        if self.max_in_flight == 0 {
-            return Err(EpError::bad_request("the callout's maxInFlight must be at least 1"));
+        if self.auth_timeout > MAX_AUTH_TIMEOUT {
+            return Err(EpError::bad_request(format!(
+                "the callout's timeout must be at most {} s: authTimeoutMs is the broker's own authorization timeout",
+                MAX_AUTH_TIMEOUT.as_secs()
+            )));
+        }
+        if !(1..=MOST_IN_FLIGHT).contains(&self.max_in_flight) {
+            return Err(EpError::bad_request(format!(
+                "the callout's maxInFlight must be from 1 to {MOST_IN_FLIGHT}"
+            )));
         }
         Ok(())
     }
@@ -255,12 +268,20 @@ mod tests {
     }
 
     #[test]
-    fn limits_under_which_no_request_could_be_answered_are_refused() {
+    fn limits_under_which_no_request_could_be_answered_or_that_bound_nothing_are_refused() {
         CalloutLimits::default().check().unwrap();
         let short = CalloutLimits { auth_timeout: ANSWER_MARGIN, ..CalloutLimits::default() };
         assert_eq!(short.check().unwrap_err().code, EpCode::BadRequest);
-        let none = CalloutLimits { max_in_flight: 0, ..CalloutLimits::default() };
-        assert_eq!(none.check().unwrap_err().code, EpCode::BadRequest);
+        for max_in_flight in [0, MOST_IN_FLIGHT + 1, usize::MAX] {
+            let none = CalloutLimits { max_in_flight, ..CalloutLimits::default() };
+            assert_eq!(none.check().unwrap_err().code, EpCode::BadRequest, "{max_in_flight}");
+        }
+        let most = CalloutLimits { max_in_flight: MOST_IN_FLIGHT, auth_timeout: MAX_AUTH_TIMEOUT, ..short };
+        most.check().unwrap();
+        for auth_timeout in [MAX_AUTH_TIMEOUT + Duration::from_nanos(1), Duration::MAX] {
+            let long = CalloutLimits { auth_timeout, ..CalloutLimits::default() };
+            assert_eq!(long.check().unwrap_err().code, EpCode::BadRequest, "{auth_timeout:?}");
+        }
     }
 
     #[tokio::test]

@@ -38,8 +38,13 @@ impl PlatformControlDoor {
     /// assigned, it was taken back, or it is another context's.
     pub async fn assignment(&self) -> Result<PlatformAssignment, EpError> {
         self.service.check_ready()?;
+        self.current().await
+    }
+
+    async fn current(&self) -> Result<PlatformAssignment, EpError> {
         let parts = self.service.parts();
-        assignment::current(&*self.platform.assignments, &parts.space, &parts.data_account).await
+        let asked = assignment::current(&*self.platform.assignments, &parts.space, &parts.data_account);
+        self.service.while_open(asked).await
     }
 
     /// Serves one request for the manager that the platform has assigned, the JSON text of an envelope (contract 05 §16): its
@@ -67,8 +72,7 @@ impl PlatformControlDoor {
         let parts = self.service.parts();
         let context = PlatformContext { space: &parts.space, account: &parts.data_account };
         context.check_control(&request)?;
-        let seen =
-            assignment::current(&*self.platform.assignments, &parts.space, &parts.data_account).await?;
+        let seen = self.current().await?;
         let predecessor = seen.predecessor_instance_id.clone();
         let assignment = Assignment::from(seen);
         context.check_assigned(&request, &assignment)?;

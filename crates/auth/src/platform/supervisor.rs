@@ -24,6 +24,7 @@ use cotal_wire::{
     manager_authority::{PlatformSupervisorRequest, StandingRole, serve_principal},
     rows::IssuedPermissions,
 };
+use futures::TryFutureExt as _;
 use serde_json::{Value, value::RawValue};
 
 use super::control::{observe, parse};
@@ -82,7 +83,7 @@ impl PlatformSupervisorDoors {
     /// another principal's; `failed-precondition` while the assignment has not ended; `conflict` when the gate kept moving;
     /// `unavailable` when a store does not answer: end it again.
     pub async fn end_assignment(&self, owner: &DerivedOwner) -> Result<(), EpError> {
-        let entered = self.service.enter()?;
+        self.service.check_ready()?;
         self.check_admin(owner).await?;
         let assignment = self.assignment(owner).await?;
         assignment.names(self.context(), &assignment.owner)?;
@@ -91,6 +92,7 @@ impl PlatformSupervisorDoors {
                 "platform: the assignment has not ended; end it in the platform's own record first",
             ));
         }
+        let entered = self.service.enter()?;
         let service = self.service.clone();
         let ending = tokio::spawn(async move {
             // Held to the end: a close waits for it.
@@ -107,21 +109,28 @@ impl PlatformSupervisorDoors {
         PlatformContext { space: &parts.space, account: &parts.data_account }
     }
 
+    /// What the platform says, while the context is open.
+    async fn ask<T>(
+        &self,
+        what: &str,
+        asked: impl Future<Output = Result<T, PlatformError>>,
+    ) -> Result<T, EpError> {
+        self.service.while_open(asked.map_err(|error| unreadable(what, &*error))).await
+    }
+
     async fn check_admin(&self, owner: &DerivedOwner) -> Result<(), EpError> {
-        match self.platform.authorize_platform_admin(owner).await {
-            Ok(true) => Ok(()),
-            Ok(false) => {
-                Err(EpError::permission_denied("platform: no administrator of this user's assignment"))
-            }
-            Err(error) => Err(unreadable("administrator", &*error)),
+        let asked = self.ask("administrator", self.platform.authorize_platform_admin(owner));
+        if asked.await? {
+            return Ok(());
         }
+        Err(EpError::permission_denied("platform: no administrator of this user's assignment"))
     }
 
     /// The assignment, of this very user.
     async fn assignment(&self, owner: &DerivedOwner) -> Result<SupervisorAssignment, EpError> {
-        let seen = self.platform.observe_assignment(owner).await;
-        let assignment = seen
-            .map_err(|error| unreadable("assignment", &*error))?
+        let asked = self.ask("assignment", self.platform.observe_assignment(owner));
+        let assignment = asked
+            .await?
             .ok_or_else(|| EpError::permission_denied("platform: no manager is assigned for this user"))?;
         assignment.names(self.context(), &Owner::from(owner))?;
         Ok(assignment)

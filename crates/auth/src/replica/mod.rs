@@ -8,7 +8,10 @@
 mod admission;
 mod run;
 
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, resume_unwind},
+    sync::Arc,
+};
 
 use cotal_authority::{
     ConnectReader, ReplicaStores,
@@ -26,7 +29,7 @@ pub use admission::admits_service_endpoints;
 pub(crate) use run::{run_replica, run_replicas};
 
 use crate::{
-    context::StartError,
+    context::{StartError, close_left},
     handle::CloseError,
     hosted::{HostedContext, HostedSpace},
     lines::LineWriter,
@@ -193,13 +196,11 @@ pub(crate) async fn start(member: Member) -> Result<CalloutReplica, StartError> 
 
 async fn start_whole(member: Member) -> Result<CalloutReplica, StartError> {
     let (custody, space) = (Custody::new(), member.space.clone());
-    let started = open(member, &custody).await;
-    if started.is_err()
-        && let Err(error) = custody.close_remaining().await
-    {
-        tracing::warn!(%space, %error, "unwinding: a connection did not close");
+    let started = AssertUnwindSafe(open(member, &custody)).catch_unwind().await;
+    if !matches!(started, Ok(Ok(_))) {
+        close_left(&custody, &space).await;
     }
-    started
+    started.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Opens step by step. The admission is read before anything is opened that a refusal would only close again.
@@ -249,8 +250,8 @@ async fn open(member: Member, custody: &Custody) -> Result<CalloutReplica, Start
 async fn load(member: &Member) -> Result<Secrets, StartError> {
     let secrets = member.own(CalloutMaterial::load(&*member.store, &member.space).await?)?;
     // Without it every actor would be refused, here and not where the ledger is.
-    let ledger = member.state_dir.display();
-    match file::is_real_dir(&member.state_dir) {
+    let (dir, ledger) = (member.state_dir.clone(), member.state_dir.display());
+    match file::blocking(move || file::is_real_dir(&dir)).await.flatten() {
         Ok(true) => Ok(secrets),
         Ok(false) => Err(StartError::Input(format!(
             "{ledger} is not there, and a callout replica reads the actor ledger in it: run it where the space's full \

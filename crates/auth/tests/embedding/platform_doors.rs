@@ -16,8 +16,9 @@ use cotal_trust::{jwt::decode_verified, nkey::Seed};
 use cotal_wire::{Owner, User};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
-use crate::stage::Stage;
+use crate::stage::{AT_LAST, Stage};
 
 /// The five keys of a manager, and what its requests name.
 struct Manager {
@@ -64,6 +65,8 @@ struct Platform {
     admin: AtomicBool,
     assignment: Mutex<Option<SupervisorAssignment>>,
     sealed: AtomicBool,
+    /// Told each time it is asked while it hangs: it answers nobody then.
+    hangs: Option<Arc<Notify>>,
 }
 
 #[async_trait]
@@ -76,6 +79,10 @@ impl PlatformSupervision for Platform {
         &self,
         _owner: &DerivedOwner,
     ) -> Result<Option<SupervisorAssignment>, PlatformError> {
+        if let Some(asked) = &self.hangs {
+            asked.notify_one();
+            std::future::pending::<()>().await;
+        }
         if self.sealed.load(Ordering::SeqCst) {
             return Err("the vault at 10.0.0.7 is sealed".into());
         }
@@ -100,6 +107,10 @@ struct House {
 impl House {
     /// Alice's manager, supervised for the next `secs` seconds.
     async fn supervised(secs: u64) -> Self {
+        Self::supervised_by(secs, None).await
+    }
+
+    async fn supervised_by(secs: u64, hangs: Option<Arc<Notify>>) -> Self {
         let stage = Stage::start().await;
         let (manager, owner) = (Manager::new(), stage.owner_of("alice"));
         let assignment = SupervisorAssignment {
@@ -117,6 +128,7 @@ impl House {
             admin: AtomicBool::new(true),
             assignment: Mutex::new(Some(assignment)),
             sealed: AtomicBool::new(false),
+            hangs,
         });
         let inputs = stage.inputs().platform_supervisor(Arc::clone(&platform) as _);
         let service = start_auth_service(inputs).await.unwrap();
@@ -275,6 +287,33 @@ async fn an_assignment_that_nothing_was_issued_under_ends_too() {
     let refusal = house.prepare().await.unwrap_err();
     assert!(refusal.message.contains("has ended"), "its gate was born retired: {refusal}");
     house.service.close().await.unwrap();
+}
+
+/// A platform whose record never answers: a close waits for neither door, and both are told.
+#[tokio::test]
+async fn a_platform_that_does_not_answer_holds_no_close_up() {
+    let asked = Arc::new(Notify::new());
+    let house = House::supervised_by(120, Some(Arc::clone(&asked))).await;
+    let (request, end) = (house.prepare(), house.end());
+    let closing = async {
+        asked.notified().await;
+        asked.notified().await;
+        house.service.close().await
+    };
+    let all = async { tokio::join!(request, end, closing) };
+    let (request, end, closed) = tokio::time::timeout(AT_LAST, all).await.expect("the close ends");
+    closed.unwrap();
+    assert_eq!((code(request), code(end)), (EpCode::Unavailable, EpCode::Unavailable));
+}
+
+/// A caller that asked and never looks again has begun nothing: there is nothing to wait for.
+#[tokio::test]
+async fn an_end_that_nobody_waits_for_any_more_holds_no_close_up_before_it_has_begun() {
+    let house = House::supervised_by(120, Some(Arc::default())).await;
+    let mut end = std::pin::pin!(house.end());
+    assert!(futures::poll!(&mut end).is_pending());
+    let closed = tokio::time::timeout(AT_LAST, house.service.close()).await;
+    closed.expect("the close ends").unwrap();
 }
 
 struct Assigns(Mutex<Option<PlatformAssignment>>);

@@ -277,7 +277,7 @@ impl Claimant<'_> {
         entropy: &dyn cotal_wire::Entropy,
         patience: Duration,
     ) -> Result<Arc<ClaimHold>, EpError> {
-        let until = Instant::now() + patience;
+        let began = Instant::now();
         let mut told = false;
         loop {
             let taken =
@@ -286,7 +286,7 @@ impl Claimant<'_> {
             let refusal = match taken {
                 Err(refusal)
                     if ClaimRefusal::of(&refusal) == Some(ClaimRefusal::Unknown)
-                        && Instant::now() < until =>
+                        && began.elapsed() < patience =>
                 {
                     refusal
                 }
