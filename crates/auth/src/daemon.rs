@@ -1,10 +1,8 @@
 //! `cotal auth-service`: one space's service as a process (contract 05 §14).
 
-use std::{future::Future, io::Write as _, path::PathBuf, sync::Arc, time::Duration};
+use std::{future::Future, io::Write as _, sync::Arc, time::Duration};
 
-use cotal_broker::Servers;
-use cotal_callout::{CalloutLimits, Crowd};
-use cotal_wire::Space;
+use cotal_callout::Crowd;
 use cotal_workspace::{
     root::Root,
     secret_store::{FsSecretStore, SecretStore},
@@ -14,42 +12,13 @@ use futures::{StreamExt as _, stream};
 use crate::{
     composition::{Chosen, Composition},
     files,
+    flags::{AuthServiceArgs, Flags, read_flags, read_hold},
     handle::End,
     host::{Host, full::FullLanes, lane::Threshold, manifest::parse_auth_host_manifest, watch::Reread},
     lines::LineWriter,
-    public_face::PublicFace,
     replica::{run_replica, run_replicas},
     served::{ServiceFlags, TakenDir, failure},
 };
-
-/// The flags of `cotal auth-service`, as they were given.
-#[derive(Debug, Clone, Default)]
-pub struct AuthServiceArgs {
-    /// `--space`.
-    pub space: Option<String>,
-    /// `--server`.
-    pub server: Option<String>,
-    /// `--port`.
-    pub port: Option<String>,
-    /// `--exchange-public-port`.
-    pub exchange_public_port: Option<String>,
-    /// `--exchange-public-url`.
-    pub exchange_public_url: Option<String>,
-    /// `--exchange-trusted-proxy`.
-    pub exchange_trusted_proxy: bool,
-    /// `--advertised-server`.
-    pub advertised_server: Option<String>,
-    /// `--agent-provisioning-url`.
-    pub agent_provisioning_url: Option<String>,
-    /// `--auth-timeout`, in seconds.
-    pub auth_timeout: Option<String>,
-    /// `--callout-only`.
-    pub callout_only: bool,
-    /// `--spaces`.
-    pub spaces: Option<String>,
-    /// `--service-endpoints`.
-    pub service_endpoints: bool,
-}
 
 /// What the process gives the daemon.
 #[derive(Clone)]
@@ -102,21 +71,6 @@ impl DaemonError {
 pub const STARTUP_HOLD: &str = "COTAL_SMOKE_AUTH_STARTUP_HOLD_MS";
 /// Names an injected secret store.
 pub const SECRET_STORE: &str = "COTAL_SECRET_STORE";
-
-/// Flags that parsed.
-enum Flags {
-    /// One space.
-    One(ServiceFlags),
-    /// Those of a manifest.
-    Many(HostFlags),
-}
-
-/// The flags of a host.
-struct HostFlags {
-    manifest: PathBuf,
-    servers: Servers,
-    callout_limits: CalloutLimits,
-}
 
 /// Runs one space's service until SIGINT, SIGTERM or its own end; or, with `spaces`, those of a manifest, which SIGHUP
 /// has read again. `store` replaces the filesystem store of the root.
@@ -283,145 +237,6 @@ pub(crate) fn choose_store(
     }
 }
 
-/// Checks every flag before anything is touched (contract 05 §14 step 1).
-fn read_flags(args: &AuthServiceArgs) -> Result<Flags, DaemonError> {
-    if args.spaces.is_some() {
-        refuse_beside_spaces(args)?;
-    }
-    if args.service_endpoints {
-        return Err(DaemonError(
-            "unimplemented: --service-endpoints is not served by this version; leave it out".to_owned(),
-        ));
-    }
-    if let Some(manifest) = &args.spaces {
-        if manifest.is_empty() {
-            return Err(DaemonError("--spaces must name a manifest; add --spaces <manifest>".to_owned()));
-        }
-        return Ok(Flags::Many(HostFlags {
-            manifest: PathBuf::from(manifest),
-            servers: read_server(args)?,
-            callout_limits: read_callout_limits(args)?,
-        }));
-    }
-    Ok(Flags::One(ServiceFlags {
-        space: read_space(args)?,
-        servers: read_server(args)?,
-        port: read_port("--port", args.port.as_deref())?.unwrap_or(0),
-        public_face: read_public_face(args)?,
-        callout_limits: read_callout_limits(args)?,
-        crowd: None,
-        callout_log: None,
-    }))
-}
-
-/// What a manifest says for each space, no flag says for all of them (contract 08 §5).
-pub(crate) fn refuse_beside_spaces(args: &AuthServiceArgs) -> Result<(), DaemonError> {
-    let entry = "the manifest's entry says it";
-    let refused = [
-        ("--space", args.space.is_some(), "the manifest names the spaces"),
-        (
-            "--port",
-            args.port.is_some(),
-            "each space has a port of its own, recorded in its auth-service.json",
-        ),
-        ("--exchange-public-port", args.exchange_public_port.is_some(), entry),
-        ("--exchange-public-url", args.exchange_public_url.is_some(), entry),
-        ("--exchange-trusted-proxy", args.exchange_trusted_proxy, entry),
-        ("--advertised-server", args.advertised_server.is_some(), entry),
-        ("--agent-provisioning-url", args.agent_provisioning_url.is_some(), entry),
-        ("--service-endpoints", args.service_endpoints, entry),
-    ];
-    match refused.iter().find(|(_, given, _)| *given) {
-        Some((flag, _, why)) => Err(DaemonError(format!("{flag} is not taken beside --spaces: {why}"))),
-        None => Ok(()),
-    }
-}
-
-fn required<'v>(flag: &str, value: Option<&'v str>) -> Result<&'v str, DaemonError> {
-    value
-        .filter(|value| !value.is_empty())
-        .ok_or_else(|| DaemonError(format!("{flag} is required; add {flag} <value>")))
-}
-
-pub(crate) fn read_space(args: &AuthServiceArgs) -> Result<Space, DaemonError> {
-    Space::parse(required("--space", args.space.as_deref())?).map_err(DaemonError::of)
-}
-
-pub(crate) fn read_server(args: &AuthServiceArgs) -> Result<Servers, DaemonError> {
-    Servers::parse(required("--server", args.server.as_deref())?)
-        .map_err(|why| DaemonError(format!("--server: {why}")))
-}
-
-pub(crate) fn read_callout_limits(args: &AuthServiceArgs) -> Result<CalloutLimits, DaemonError> {
-    let mut limits = CalloutLimits::default();
-    if let Some(raw) = &args.auth_timeout {
-        limits.auth_timeout = read_auth_timeout(raw)?;
-    }
-    Ok(limits)
-}
-
-fn read_public_face(args: &AuthServiceArgs) -> Result<Option<PublicFace>, DaemonError> {
-    let Some(port) = read_port("--exchange-public-port", args.exchange_public_port.as_deref())? else {
-        for (flag, given) in [
-            ("--exchange-public-url", args.exchange_public_url.is_some()),
-            ("--exchange-trusted-proxy", args.exchange_trusted_proxy),
-            ("--advertised-server", args.advertised_server.is_some()),
-            ("--agent-provisioning-url", args.agent_provisioning_url.is_some()),
-        ] {
-            if given {
-                return Err(DaemonError(format!(
-                    "{flag} needs a public face; add --exchange-public-port <port>"
-                )));
-            }
-        }
-        return Ok(None);
-    };
-    PublicFace::on_port(port)
-        .behind_trusted_proxy(args.exchange_trusted_proxy)
-        .with_urls(
-            args.exchange_public_url.as_deref(),
-            args.advertised_server.as_deref(),
-            args.agent_provisioning_url.as_deref(),
-        )
-        .map(Some)
-        .map_err(DaemonError::of)
-}
-
-fn read_port(flag: &str, raw: Option<&str>) -> Result<Option<u16>, DaemonError> {
-    raw.map(|raw| {
-        digits(raw)
-            .and_then(|raw| raw.parse().ok())
-            .ok_or_else(|| DaemonError(format!("{flag} must be an integer from 0 to 65535, got \"{raw}\"")))
-    })
-    .transpose()
-}
-
-fn read_auth_timeout(raw: &str) -> Result<Duration, DaemonError> {
-    digits(raw)
-        .and_then(|raw| raw.parse::<u32>().ok())
-        .filter(|seconds| *seconds > 0)
-        .map(|seconds| Duration::from_secs(u64::from(seconds)))
-        .ok_or_else(|| {
-            DaemonError(format!(
-                "--auth-timeout must be a positive whole number of seconds, the broker's own, got \"{raw}\""
-            ))
-        })
-}
-
-fn read_hold(raw: Option<&str>) -> Result<Option<Duration>, DaemonError> {
-    raw.map(|raw| {
-        digits(raw).and_then(|raw| raw.parse().ok()).map(Duration::from_millis).ok_or_else(|| {
-            DaemonError(format!("{STARTUP_HOLD} must be a non-negative integer, got \"{raw}\""))
-        })
-    })
-    .transpose()
-}
-
-/// A run of decimal digits: no sign, no space.
-fn digits(raw: &str) -> Option<&str> {
-    (!raw.is_empty() && raw.bytes().all(|b| b.is_ascii_digit())).then_some(raw)
-}
-
 #[cfg(unix)]
 fn termination() -> std::io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -457,59 +272,12 @@ fn termination() -> std::io::Result<impl Future<Output = ()>> {
 
 #[cfg(test)]
 mod tests {
+    use cotal_broker::Servers;
+    use cotal_callout::CalloutLimits;
     use cotal_testkit::space::TestSpace;
     use parking_lot::Mutex;
 
     use super::*;
-
-    fn args() -> AuthServiceArgs {
-        AuthServiceArgs {
-            space: Some("demo".into()),
-            server: Some("nats://127.0.0.1:4222".into()),
-            ..AuthServiceArgs::default()
-        }
-    }
-
-    fn refusal(args: &AuthServiceArgs) -> String {
-        read_flags(args).err().expect("it is refused").to_string()
-    }
-
-    fn one(args: &AuthServiceArgs) -> ServiceFlags {
-        match read_flags(args) {
-            Ok(Flags::One(flags)) => flags,
-            Ok(Flags::Many(_)) => panic!("they name one space"),
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    #[test]
-    fn what_an_entry_says_is_refused_beside_a_manifest() {
-        let host = || AuthServiceArgs { space: None, spaces: Some("m".into()), ..args() };
-        let Ok(Flags::Many(flags)) =
-            read_flags(&AuthServiceArgs { auth_timeout: Some("7".into()), ..host() })
-        else {
-            panic!("--server and --auth-timeout are every lane's");
-        };
-        assert_eq!((flags.manifest, flags.callout_limits.auth_timeout), ("m".into(), Duration::from_secs(7)));
-        for (flag, case) in [
-            ("--space", AuthServiceArgs { space: Some("demo".into()), ..host() }),
-            ("--port", AuthServiceArgs { port: Some("0".into()), ..host() }),
-            ("--exchange-public-port", AuthServiceArgs { exchange_public_port: Some("1".into()), ..host() }),
-            ("--exchange-public-url", AuthServiceArgs { exchange_public_url: Some("x".into()), ..host() }),
-            ("--exchange-trusted-proxy", AuthServiceArgs { exchange_trusted_proxy: true, ..host() }),
-            ("--advertised-server", AuthServiceArgs { advertised_server: Some("x".into()), ..host() }),
-            (
-                "--agent-provisioning-url",
-                AuthServiceArgs { agent_provisioning_url: Some("x".into()), ..host() },
-            ),
-            ("--service-endpoints", AuthServiceArgs { service_endpoints: true, ..host() }),
-        ] {
-            let refused = refusal(&case);
-            let expected = format!("auth-service: {flag} is not taken beside --spaces: ");
-            assert!(refused.starts_with(&expected), "{refused}");
-        }
-        assert!(refusal(&AuthServiceArgs { server: None, ..host() }).contains("--server is required"));
-    }
 
     #[tokio::test]
     async fn a_service_that_is_told_to_stop_while_it_starts_answers_nobody() {
@@ -538,26 +306,6 @@ mod tests {
     }
 
     #[test]
-    fn space_and_server_are_required() {
-        assert!(refusal(&AuthServiceArgs { space: None, ..args() }).contains("--space is required"));
-        assert!(
-            refusal(&AuthServiceArgs { server: Some(String::new()), ..args() })
-                .contains("--server is required")
-        );
-        assert!(read_flags(&args()).is_ok());
-    }
-
-    #[test]
-    fn credentials_in_the_server_are_an_input_error_that_does_not_print_them() {
-        for bad in
-            ["nats://u:s3cret@h:4222", "nats://h:4222,nats://s3cret@h", "http://u:s3cret@h", "s3cret@h y"]
-        {
-            let text = refusal(&AuthServiceArgs { server: Some(bad.into()), ..args() });
-            assert!(text.starts_with("auth-service: --server: ") && !text.contains("s3cret"), "{text}");
-        }
-    }
-
-    #[test]
     fn a_lost_connection_a_fence_and_a_dead_callout_fail_the_process_and_a_closed_connection_does_not() {
         for end in [End::Fenced("x".into()), End::CalloutEnded, End::BrokerClosed(Some("unavailable".into()))]
         {
@@ -565,46 +313,6 @@ mod tests {
         }
         for end in [None, Some(End::Closed), Some(End::BrokerClosed(None))] {
             assert_eq!(fatal(end.as_ref()), Ok(()));
-        }
-    }
-
-    #[test]
-    fn a_port_is_an_integer_from_0_to_65535() {
-        for bad in ["65536", "-1", "+1", " 1", "1.0", "0x10", ""] {
-            let text = refusal(&AuthServiceArgs { port: Some(bad.into()), ..args() });
-            assert!(text.contains("--port must be an integer from 0 to 65535"), "{text}");
-        }
-        assert_eq!(one(&AuthServiceArgs { port: Some("65535".into()), ..args() }).port, 65_535);
-    }
-
-    #[test]
-    fn public_flags_without_the_public_port_are_errors() {
-        let cases = [
-            AuthServiceArgs { exchange_public_url: Some("https://x".into()), ..args() },
-            AuthServiceArgs { exchange_trusted_proxy: true, ..args() },
-            AuthServiceArgs { advertised_server: Some("nats://x".into()), ..args() },
-            AuthServiceArgs { agent_provisioning_url: Some("https://x".into()), ..args() },
-        ];
-        for case in cases {
-            assert!(refusal(&case).contains("add --exchange-public-port"), "{case:?}");
-        }
-    }
-
-    #[test]
-    fn service_endpoints_refuse_as_unimplemented() {
-        let case = AuthServiceArgs { service_endpoints: true, ..args() };
-        assert!(refusal(&case).starts_with("auth-service: unimplemented: --service-endpoints"));
-    }
-
-    #[test]
-    fn the_auth_timeout_is_in_whole_positive_seconds() {
-        let flags = one(&AuthServiceArgs { auth_timeout: Some("10".into()), ..args() });
-        assert_eq!(flags.callout_limits.auth_timeout, Duration::from_secs(10));
-        for bad in ["0", "1.5", "x"] {
-            assert!(
-                refusal(&AuthServiceArgs { auth_timeout: Some(bad.into()), ..args() })
-                    .contains("--auth-timeout")
-            );
         }
     }
 }

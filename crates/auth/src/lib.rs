@@ -21,6 +21,7 @@ mod context;
 mod daemon;
 pub mod explain;
 mod files;
+mod flags;
 mod handle;
 mod host;
 mod hosted;
@@ -60,9 +61,10 @@ pub use capability::Capability;
 pub use composition::{Composition, CompositionError, InteractiveManagerSelection, STANDING_RENEWABLE_TTL};
 pub use context::StartError;
 pub use daemon::{
-    AuthServiceArgs, AuthServiceRuntimeOptions, DaemonError, SECRET_STORE, STARTUP_HOLD, run_auth_service,
+    AuthServiceRuntimeOptions, DaemonError, SECRET_STORE, STARTUP_HOLD, run_auth_service,
     run_auth_service_until, stdout_line,
 };
+pub use flags::AuthServiceArgs;
 pub use handle::{AuthService, CloseError, End, Readiness};
 pub use host::manifest::{AuthHostEntry, ManifestError, parse_auth_host_manifest};
 pub use hosted::{HostedContext, HostedSpace, SpaceAt};

@@ -55,16 +55,8 @@ impl PlatformControlDoor {
     /// does not cover; `failed-precondition` while the instance that had it before is registered; past all that, what the
     /// kind itself refuses. It runs to its end when its caller does not wait, and a close of the context waits for it.
     pub async fn authority(&self, envelope: &[u8]) -> Result<Box<RawValue>, EpError> {
-        let entered = self.service.enter()?;
-        let envelope = parse(envelope)?;
         let door = self.clone();
-        let serving = tokio::spawn(async move {
-            let _entered = entered;
-            door.serve(&envelope).await
-        });
-        serving
-            .await
-            .unwrap_or_else(|_| Err(EpError::internal("platform: the request did not run to its end")))
+        in_its_own_task(&self.service, envelope, async move |envelope| door.serve(&envelope).await).await
     }
 
     async fn serve(&self, envelope: &EsValue) -> Result<Box<RawValue>, EpError> {
@@ -131,9 +123,25 @@ impl PlatformControlDoor {
     }
 }
 
-/// An envelope's text.
-pub(super) fn parse(envelope: &[u8]) -> Result<EsValue, EpError> {
-    EsValue::parse(envelope).map_err(|_| EpError::bad_request("platform: the envelope is not JSON"))
+/// Serves an envelope's text in a task of its own, which a close of the context waits for: a caller that gives up does not
+/// stop a mint halfway.
+pub(super) async fn in_its_own_task<F>(
+    service: &AuthService,
+    envelope: &[u8],
+    serve: impl FnOnce(EsValue) -> F,
+) -> Result<Box<RawValue>, EpError>
+where
+    F: Future<Output = Result<Box<RawValue>, EpError>> + Send + 'static,
+{
+    let entered = service.enter()?;
+    let envelope =
+        EsValue::parse(envelope).map_err(|_| EpError::bad_request("platform: the envelope is not JSON"))?;
+    let serving = serve(envelope);
+    let serving = tokio::spawn(async move {
+        let _entered = entered;
+        serving.await
+    });
+    serving.await.unwrap_or_else(|_| Err(EpError::internal("platform: the request did not run to its end")))
 }
 
 impl From<PlatformAssignment> for Assignment {

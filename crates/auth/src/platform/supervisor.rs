@@ -27,7 +27,7 @@ use cotal_wire::{
 use futures::TryFutureExt as _;
 use serde_json::{Value, value::RawValue};
 
-use super::control::{observe, parse};
+use super::control::{in_its_own_task, observe};
 use crate::{handle::AuthService, manager::AnswerManagers};
 
 /// Lifetime of the credential with which a gate is retired, in seconds.
@@ -144,17 +144,9 @@ impl PlatformSupervisorDoor {
     /// `unavailable` when the context is not ready or a record cannot be read; `bad-request` for a text that is no envelope;
     /// `permission-denied` for everything that the assignment does not cover; past it, what the operation itself refuses.
     pub async fn request(&self, envelope: &[u8]) -> Result<Box<RawValue>, EpError> {
-        let entered = self.doors.service.enter()?;
-        let envelope = parse(envelope)?;
         let door = self.clone();
-        // In a task of its own: a caller that gives up does not stop a mint halfway.
-        let serving = tokio::spawn(async move {
-            let _entered = entered;
-            door.serve(&envelope).await
-        });
-        serving
-            .await
-            .unwrap_or_else(|_| Err(EpError::internal("platform: the request did not run to its end")))
+        let serve = async move |envelope| door.serve(&envelope).await;
+        in_its_own_task(&self.doors.service, envelope, serve).await
     }
 
     async fn serve(&self, envelope: &EsValue) -> Result<Box<RawValue>, EpError> {

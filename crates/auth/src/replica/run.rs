@@ -9,9 +9,9 @@ use cotal_workspace::secret_store::SecretStore;
 
 use super::{ReplicaEnd, start};
 use crate::{
-    daemon::{
-        AuthServiceArgs, AuthServiceRuntimeOptions, DaemonError, choose_store, read_callout_limits,
-        read_server, read_space, refuse_beside_spaces,
+    daemon::{AuthServiceRuntimeOptions, DaemonError, choose_store},
+    flags::{
+        AuthServiceArgs, first_given, read_callout_limits, read_server, read_space, refuse_beside_spaces,
     },
     host::{
         Host, callout::ReplicaLanes, lane::Threshold, manifest::parse_callout_host_manifest, watch::Reread,
@@ -116,19 +116,10 @@ fn read_flags(args: &AuthServiceArgs) -> Result<Flags, DaemonError> {
 
 /// The HTTP flags and `--service-endpoints` refuse beside `--callout-only` (contract 08 §5).
 pub(crate) fn refuse_what_no_replica_serves(args: &AuthServiceArgs) -> Result<(), DaemonError> {
-    for (flag, given) in [
-        ("--port", args.port.is_some()),
-        ("--exchange-public-port", args.exchange_public_port.is_some()),
-        ("--exchange-public-url", args.exchange_public_url.is_some()),
-        ("--exchange-trusted-proxy", args.exchange_trusted_proxy),
-        ("--advertised-server", args.advertised_server.is_some()),
-        ("--agent-provisioning-url", args.agent_provisioning_url.is_some()),
-    ] {
-        if given {
-            return Err(DaemonError(format!(
-                "{flag} refuses beside --callout-only: a callout replica answers connects and serves no HTTP; leave it out"
-            )));
-        }
+    if let Some(flag) = first_given(args.of_the_faces()) {
+        return Err(DaemonError(format!(
+            "{flag} refuses beside --callout-only: a callout replica answers connects and serves no HTTP; leave it out"
+        )));
     }
     if args.service_endpoints {
         return Err(DaemonError(
