@@ -2,9 +2,9 @@
 
 use std::{path::Path, time::Duration};
 
-use cotal_trust::idp::http_client;
+use cotal_trust::idp::{http_client, secret_body};
 use cotal_wire::{Actor, DerivedOwner, InstanceId, View};
-use serde_json::json;
+use serde::Serialize;
 use url::Url;
 use zeroize::Zeroizing;
 
@@ -47,6 +47,18 @@ pub struct ManagerCall {
     pub instance: Option<InstanceId>,
 }
 
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    owner: &'a DerivedOwner,
+    actor: &'a Actor,
+    actor_token: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    view: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    manager_instance_id: Option<&'a InstanceId>,
+}
+
 impl ExchangeFace {
     /// The loopback face of the service that serves a state directory; its process must be provably alive.
     pub fn local(state_dir: &Path) -> Result<Self, CliError> {
@@ -71,18 +83,17 @@ impl ExchangeFace {
 
     /// Asks for a bearer.
     pub async fn exchange(&self, agent: &AgentExchange) -> Result<Zeroizing<String>, CliError> {
-        let mut body = json!({
-            "owner": agent.owner,
-            "actor": agent.actor,
-            "actorToken": agent.secret.as_str(),
-        });
-        if let Some(call) = &agent.manager {
-            body["view"] = View::ManagerCaller.as_str().into();
-            if let Some(instance) = &call.instance {
-                body["managerInstanceId"] = instance.as_str().into();
-            }
-        }
-        let request = http_client(TIMEOUT)?.post(self.url.clone()).json(&body);
+        let body = Body {
+            owner: &agent.owner,
+            actor: &agent.actor,
+            actor_token: &agent.secret,
+            view: agent.manager.as_ref().map(|_| View::ManagerCaller.as_str()),
+            manager_instance_id: agent.manager.as_ref().and_then(|call| call.instance.as_ref()),
+        };
+        let body = serde_json::to_vec(&body).map(Zeroizing::new);
+        let body = body.map_err(|e| CliError::failed(format!("the exchange's request is no JSON: {e}")))?;
+        let request = http_client(TIMEOUT)?.post(self.url.clone());
+        let request = request.header("content-type", "application/json").body(secret_body(body));
         let request = self.capability.iter().fold(request, |request, cap| request.bearer_auth(cap.as_str()));
         let answer = match request.send().await {
             Ok(response) => Answer::read(response).await,
@@ -143,6 +154,8 @@ fn rate_limit(answer: &Answer) -> Option<CliError> {
 /// The exchange below a base: one trailing slash goes, and so do query and fragment.
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn answer(status: u16, body: serde_json::Value) -> Answer {

@@ -8,9 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use rustls::{ClientConfig, crypto::CryptoProvider};
 use rustls_platform_verifier::BuilderVerifierExt;
+use zeroize::Zeroizing;
 
 use crate::idp::IdpRefusal;
 
@@ -32,6 +34,11 @@ pub fn http_client(timeout: Duration) -> Result<reqwest::Client, IdpRefusal> {
         .no_proxy()
         .build()
         .map_err(|_| IdpRefusal("no HTTPS client: it could not be built".to_owned()))
+}
+
+/// A request's body that holds a secret: wiped when the client lets go of it, sent or not.
+pub fn secret_body(body: Zeroizing<Vec<u8>>) -> reqwest::Body {
+    Bytes::from_owner(body).into()
 }
 
 /// Whether there can be a client at all: better asked at a start than at the first fetch.

@@ -6,7 +6,10 @@ use serde_json::{Map, Value};
 use url::{Host, Url};
 
 use crate::jws::{self, Jws};
-pub use crate::{https::http_client, jwks::JwksResolver};
+pub use crate::{
+    https::{http_client, secret_body},
+    jwks::JwksResolver,
+};
 
 const URL_RULE: &str =
     "idp url must be https (or http on a loopback IP literal such as 127.0.0.1 for local dev)";

@@ -217,16 +217,11 @@ impl HostAuthority {
         Ok(results::bind_run_submission(&request, &answer)?)
     }
 
-    /// The credentials of a driver's next attempt, or of an operator's turn. `run_owner` is the owner that was admitted.
-    pub async fn turn_at_run(
-        &self,
-        current: &Current,
-        turn: Turn,
-        run_owner: &Owner,
-    ) -> Result<TurnMaterial, RemoteError> {
+    /// The credentials of a driver's next attempt, or of an operator's turn.
+    pub async fn turn_at_run(&self, current: &Current, turn: Turn) -> Result<TurnMaterial, RemoteError> {
         let request = self.requests().attempt_run(current, turn);
         let answer = self.document(&request).await?;
-        Ok(results::bind_run_attempt(&request, &current.owner, run_owner, &answer)?)
+        Ok(results::bind_run_attempt(&request, &current.owner, &answer)?)
     }
 
     /// A run ends for whoever asked for its end, on this very subject.

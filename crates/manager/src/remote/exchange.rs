@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use cotal_broker::{Connection, CredsConnector};
-use cotal_trust::idp::http_client;
+use cotal_trust::idp::{http_client, secret_body};
 use cotal_wire::{ConnId, Entropy, EpError, LifecycleUid, es_value::EsValue};
 use serde::Serialize;
 use zeroize::Zeroizing;
 
 use super::{
     error::RemoteError,
-    host::{HostRefusal, RefusalKind},
+    host::{HostRefusal, RefusalKind, sentence},
     results::Enrolled,
 };
 
@@ -27,6 +27,17 @@ struct Body<'a> {
     owner: &'a str,
     actor: &'a str,
     actor_token: &'a str,
+}
+
+/// A refusal by its status, and what the exchange said, which is not trusted either.
+fn refusal(status: u16, said: Option<&str>) -> HostRefusal {
+    let kind = match status {
+        429 => RefusalKind::Throttled,
+        503 => RefusalKind::Busy,
+        _ => RefusalKind::Denied,
+    };
+    let said = said.map_or_else(|| format!("HTTP {status}"), sentence);
+    HostRefusal { kind, status: Some(status), said: format!("the exchange: {said}"), retry_after_secs: None }
 }
 
 /// Exchanges an agent's secret for a bearer at the face that its enrollment named.
@@ -50,7 +61,11 @@ pub async fn exchange(
         actor_token: secret.as_str(),
     };
     let http = http_client(TIMEOUT).map_err(|why| refuse(RefusalKind::Unsendable, None, &why.0))?;
-    let mut response = http.post(url).json(&body).send().await.map_err(unreachable)?;
+    let body = serde_json::to_vec(&body).map(Zeroizing::new);
+    let body =
+        body.map_err(|_| refuse(RefusalKind::Unsendable, None, "the exchange's request is no JSON"))?;
+    let request = http.post(url).header("content-type", "application/json").body(secret_body(body));
+    let mut response = request.send().await.map_err(unreachable)?;
     let status = response.status().as_u16();
     let mut bytes = Zeroizing::new(Vec::new());
     while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
@@ -64,14 +79,7 @@ pub async fn exchange(
     let answer = EsValue::parse(&bytes).ok();
     let member = |name: &str| answer.as_ref()?.as_object()?.get(name)?.as_text();
     if status != 200 {
-        let kind = match status {
-            429 => RefusalKind::Throttled,
-            503 => RefusalKind::Busy,
-            _ => RefusalKind::Denied,
-        };
-        let said =
-            member("error").map_or_else(|| format!("HTTP {status}"), |said| said.escape_debug().to_string());
-        return Err(refuse(kind, Some(status), &format!("the exchange: {said}")).into());
+        return Err(refusal(status, member("error")).into());
     }
     let bearer = member("token").filter(|token| {
         (1..=16_384).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic())
@@ -95,4 +103,23 @@ pub async fn connect(
     let nonce = ConnId::parse(LifecycleUid::mint(entropy).as_str())
         .map_err(|_| EpError::internal("a lifecycle token is a nonce"))?;
     Ok(Box::pin(connector.open_bearer(&nonce, &agent.sentinel, bearer)).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_exchange_says_is_repeated_on_one_line_and_cut() {
+        let long = refusal(401, Some(&"x\n\u{1b}".repeat(MAX_ANSWER_BYTES / 3)));
+        assert!(long.said.chars().count() < 500 && !long.said.contains(char::is_control), "{}", long.said);
+        for (status, said, kind, told) in [
+            (403, Some("no such agent."), RefusalKind::Denied, "the exchange: no such agent"),
+            (429, None, RefusalKind::Throttled, "the exchange: HTTP 429"),
+            (503, None, RefusalKind::Busy, "the exchange: HTTP 503"),
+        ] {
+            let refusal = refusal(status, said);
+            assert_eq!((refusal.kind, refusal.said.as_str(), refusal.status), (kind, told, Some(status)));
+        }
+    }
 }

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use cotal_trust::idp::{http_client, is_https_or_loopback};
+use cotal_trust::idp::{http_client, is_https_or_loopback, secret_body};
 use cotal_wire::{es_value::EsValue, manager_authority::ROUTE};
 use serde::Serialize;
 use url::Url;
@@ -176,8 +176,7 @@ impl ManagerHost {
             )
         })?;
         let request = self.http.post(self.url.clone()).header("content-type", "application/json");
-        // The bytes are wiped by whoever sends them last; a copy is in the HTTP client until then.
-        let sent = request.body(body.to_vec()).send().await;
+        let sent = request.body(secret_body(body)).send().await;
         let unreachable = |error: &reqwest::Error| {
             HostRefusal::new(RefusalKind::Unreachable, format!("{}: {}", self.origin(), transport(error)))
         };
@@ -233,7 +232,7 @@ fn refusal(status: u16, body: Option<&EsValue>, retry_after_secs: Option<u64>) -
 }
 
 /// A host's sentence on one line: no control characters, and not without end.
-fn sentence(said: &str) -> String {
+pub(super) fn sentence(said: &str) -> String {
     let mut shown: String =
         said.chars().take(MAX_SENTENCE).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if said.chars().nth(MAX_SENTENCE).is_some() {

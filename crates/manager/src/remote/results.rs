@@ -17,7 +17,7 @@ use cotal_wire::{
         MaintenanceRequest, MaintenanceResult, Mended, Payload, PrepareRetirementRequest,
         PrepareRetirementResult, RemoteManagerAuthorityMaterial, RetainedAgentRequest, RetainedAgentResult,
         RetainedAuthority, RunAdmissionRequest, RunAdmissionResult, RunAttemptRequest, RunAttemptResult,
-        RunCancelRequest, RunCredentials, RunId, RunRevocationResult, RunRevokeRequest, RunSubmissionRequest,
+        RunCancelRequest, RunCredentials, RunRevocationResult, RunRevokeRequest, RunSubmissionRequest,
         RunSubmissionResult, RuntimeRequest, RuntimeResult, ServiceRequest, StandingRole, Turn, Unbound,
         serve_principal,
     },
@@ -306,11 +306,11 @@ pub enum TurnMaterial {
     Operator(Issued),
 }
 
-/// Binds the answer to an attempt or an operator's turn (contract 06 §12.2). `run_owner` is the admission's caller owner.
+/// Binds the answer to an attempt or an operator's turn (contract 06 §12.2). Whoever asked for the run, its credentials are
+/// the manager's owner's.
 pub fn bind_run_attempt(
     request: &RunAttemptRequest,
     owner: &Owner,
-    run_owner: &Owner,
     answer: &EsValue,
 ) -> Result<TurnMaterial, Unbound> {
     let answer = RunAttemptResult::parse(answer)?;
@@ -320,10 +320,9 @@ pub fn bind_run_attempt(
         return Err(other(Kind::RunAttempt));
     }
     let account = Some(&request.pins.account);
-    let of_run = |run: &RunId| RunCaller::of(run, run_owner).principal;
     Ok(match (&answer.credentials, &request.turn) {
         (RunCredentials::Attempt { driver, mediator, .. }, Turn::Attempt(attempt)) => {
-            let principal = &of_run(&attempt.run_id);
+            let principal = &RunCaller::of(&attempt.run_id, owner).principal;
             let expected = |key| Expected { key, principal, account };
             TurnMaterial::Attempt {
                 driver: bind_credential("driver", driver, &expected(&attempt.driver_id))?,
