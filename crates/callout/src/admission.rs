@@ -7,15 +7,15 @@ use tokio::time::Instant;
 use crate::slots::Slots;
 
 /// How long before the broker's own timeout a request must be answered.
-pub const ANSWER_MARGIN: Duration = Duration::from_millis(250);
+pub(crate) const ANSWER_MARGIN: Duration = Duration::from_millis(250);
 /// Most requests that wait in one queue. Shedding bounds a queue by time; this bounds it by number under any burst.
-pub const MAX_WAITING: usize = 8_192;
+pub(crate) const MAX_WAITING: usize = 8_192;
 /// Most bytes that wait in one queue. A CONNECT may carry 64 KiB, and whoever has the public sentinel may send one.
-pub const MAX_WAITING_BYTES: usize = 16 * 1024 * 1024;
+pub(crate) const MAX_WAITING_BYTES: usize = 16 * 1024 * 1024;
 
 /// The queue in front of the slots.
 #[derive(Debug)]
-pub struct Admission<T> {
+pub(crate) struct Admission<T> {
     slots: Slots,
     budget: Duration,
     waiting: Backlog<T>,
@@ -23,26 +23,26 @@ pub struct Admission<T> {
 
 /// Requests that wait, oldest first, bounded by number and by bytes.
 #[derive(Debug)]
-pub struct Backlog<T> {
+pub(crate) struct Backlog<T> {
     waiting: VecDeque<Waiting<T>>,
     bytes: usize,
 }
 
 /// A request, how much memory it holds, and when it was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting<T> {
+pub(crate) struct Waiting<T> {
     /// The request.
-    pub request: T,
+    pub(crate) request: T,
     /// Its size in bytes.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// When the callout received it.
-    pub received: Instant,
+    pub(crate) received: Instant,
 }
 
 /// What becomes of a new request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
-pub enum Offer<T> {
+pub(crate) enum Offer<T> {
     /// It has a slot, taken then.
     Start(Waiting<T>, Instant),
     /// It waits for one.
@@ -60,12 +60,12 @@ pub enum Offer<T> {
 
 impl<T> Admission<T> {
     /// As many requests in progress as there are slots, each to be answered within `budget` of its receipt.
-    pub const fn new(slots: Slots, budget: Duration) -> Self {
+    pub(crate) const fn new(slots: Slots, budget: Duration) -> Self {
         Self { slots, budget, waiting: Backlog::new() }
     }
 
     /// Decides on a request that was just received. Nobody overtakes one that waits.
-    pub fn offer(&mut self, request: Waiting<T>) -> Offer<T> {
+    pub(crate) fn offer(&mut self, request: Waiting<T>) -> Offer<T> {
         let now = request.received;
         match self.waiting.waited(now) {
             Some(waited) if sheds(waited, self.budget) => self.shed(request, waited),
@@ -75,7 +75,7 @@ impl<T> Admission<T> {
 
     /// Takes a request that has waited elsewhere, at the place of its receipt. It is not new, so the age of the queue
     /// does not shed it; only a full queue does.
-    pub fn rejoin(&mut self, request: Waiting<T>, now: Instant) -> Offer<T> {
+    pub(crate) fn rejoin(&mut self, request: Waiting<T>, now: Instant) -> Offer<T> {
         if self.waiting.is_empty() && self.slots.is_free(now) {
             self.slots.take(now, false);
             return Offer::Start(request, now);
@@ -94,12 +94,12 @@ impl<T> Admission<T> {
     }
 
     /// The request whose slot was taken at `since` has ended. `took` is the time to its answer, when that was a user.
-    pub fn ended(&mut self, since: Instant, took: Option<Duration>, now: Instant) {
+    pub(crate) fn ended(&mut self, since: Instant, took: Option<Duration>, now: Instant) {
         self.slots.give_back(since, took, now);
     }
 
     /// The oldest waiting request, when a slot is free: it is taken now. Take the expired ones first.
-    pub fn start_next(&mut self, now: Instant) -> Option<Waiting<T>> {
+    pub(crate) fn start_next(&mut self, now: Instant) -> Option<Waiting<T>> {
         if self.waiting.is_empty() || !self.slots.is_free(now) {
             return None;
         }
@@ -108,24 +108,24 @@ impl<T> Admission<T> {
     }
 
     /// The oldest waiting request, when its deadline has passed.
-    pub fn expire_next(&mut self, now: Instant) -> Option<Waiting<T>> {
+    pub(crate) fn expire_next(&mut self, now: Instant) -> Option<Waiting<T>> {
         self.waiting.expire_next(self.budget, now)
     }
 
     /// When the oldest waiting request expires, or may start without another's end.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let expires = self.waiting.next_deadline(self.budget)?;
         Some(self.slots.next_free().map_or(expires, |starts| starts.min(expires)))
     }
 
     /// Whether nothing waits and nothing is in progress.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.slots.taken() == 0
     }
 }
 
 /// The shed rule: the oldest waiting request has waited more than half its budget.
-pub fn sheds(waited: Duration, budget: Duration) -> bool {
+pub(crate) fn sheds(waited: Duration, budget: Duration) -> bool {
     waited > budget / 2
 }
 
@@ -133,12 +133,12 @@ pub fn sheds(waited: Duration, budget: Duration) -> bool {
 
 impl<T> Backlog<T> {
     /// Nothing waits.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { waiting: VecDeque::new(), bytes: 0 }
     }
 
     /// Puts a request at the place of its receipt, or gives it back when the queue is full.
-    pub fn insert(&mut self, request: Waiting<T>) -> Result<(), Waiting<T>> {
+    pub(crate) fn insert(&mut self, request: Waiting<T>) -> Result<(), Waiting<T>> {
         if self.waiting.len() >= MAX_WAITING || self.bytes.saturating_add(request.bytes) > MAX_WAITING_BYTES {
             return Err(request);
         }
@@ -149,34 +149,34 @@ impl<T> Backlog<T> {
     }
 
     /// The oldest.
-    pub fn pop(&mut self) -> Option<Waiting<T>> {
+    pub(crate) fn pop(&mut self) -> Option<Waiting<T>> {
         let oldest = self.waiting.pop_front()?;
         self.bytes -= oldest.bytes;
         Some(oldest)
     }
 
     /// The oldest, when its deadline has passed. All have one budget, so the oldest expires first.
-    pub fn expire_next(&mut self, budget: Duration, now: Instant) -> Option<Waiting<T>> {
+    pub(crate) fn expire_next(&mut self, budget: Duration, now: Instant) -> Option<Waiting<T>> {
         if self.next_deadline(budget)? > now { None } else { self.pop() }
     }
 
     /// When the oldest expires.
-    pub fn next_deadline(&self, budget: Duration) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self, budget: Duration) -> Option<Instant> {
         self.waiting.front().map(|oldest| oldest.received + budget)
     }
 
     /// How long the oldest has waited.
-    pub fn waited(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn waited(&self, now: Instant) -> Option<Duration> {
         self.waiting.front().map(|oldest| now.saturating_duration_since(oldest.received))
     }
 
     /// How many wait.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }
 
     /// Whether none waits.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 }

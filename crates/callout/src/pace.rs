@@ -40,7 +40,7 @@ const LEAP: u128 = 2;
 
 /// The bound of one lane.
 #[derive(Debug)]
-pub struct Pace {
+pub(crate) struct Pace {
     floor: usize,
     most: usize,
     bound: usize,
@@ -63,22 +63,22 @@ struct Shortest {
 
 /// A callout that went all the way and was answered with a user. Others are shorter, or cut off: they say nothing.
 #[derive(Debug, Clone, Copy)]
-pub struct Answered {
+pub(crate) struct Answered {
     /// From its start to its answer.
-    pub took: Duration,
+    pub(crate) took: Duration,
     /// When.
-    pub at: Instant,
+    pub(crate) at: Instant,
     /// The most of its lane's callouts in progress at its start or its end, without those that hang.
-    pub beside: usize,
+    pub(crate) beside: usize,
     /// The most of all lanes' callouts in progress at its start or its end.
-    pub crowd: usize,
+    pub(crate) crowd: usize,
     /// Whom it kept waiting.
-    pub company: Company,
+    pub(crate) company: Company,
 }
 
 /// Whether a callout of a lane has anybody beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Company {
+pub(crate) enum Company {
     /// It found a slot free, or no other lane had a callout a moment ago: nobody waits because of this lane.
     None,
     /// It waited for a slot in a lane that is full, while another lane had callouts.
@@ -87,7 +87,7 @@ pub enum Company {
 
 impl Pace {
     /// Between `floor` and `most`, which is never exceeded. It starts small, and each turn may double it.
-    pub fn new(floor: usize, most: usize) -> Self {
+    pub(crate) fn new(floor: usize, most: usize) -> Self {
         let floor = floor.clamp(1, most.max(1));
         Self {
             floor,
@@ -102,17 +102,17 @@ impl Pace {
     }
 
     /// How many may be in progress that do not hang.
-    pub const fn bound(&self) -> usize {
+    pub(crate) const fn bound(&self) -> usize {
         self.bound
     }
 
     /// How long one is in progress until it hangs, while `crowd` are in progress in all lanes.
-    pub fn patience(&self, crowd: usize) -> Duration {
+    pub(crate) fn patience(&self, crowd: usize) -> Duration {
         self.shortest.map_or(HANGS_UNMEASURED, |shortest| self.crowded(shortest.took * HANGS, crowd))
     }
 
     /// Learns from an answer.
-    pub fn answered(&mut self, answer: Answered) {
+    pub(crate) fn answered(&mut self, answer: Answered) {
         let Some(shortest) = self.measure(answer) else { return };
         let Answered { took, at, beside, crowd, company } = answer;
         if self.moved.is_some_and(|moved| moved + took > at) {

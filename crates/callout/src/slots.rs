@@ -43,7 +43,7 @@ struct Heard {
 
 /// Who has a slot.
 #[derive(Debug)]
-pub struct Slots {
+pub(crate) struct Slots {
     most: usize,
     taken: usize,
     paced: Option<Paced>,
@@ -115,13 +115,13 @@ impl Lanes {
 
 impl Slots {
     /// Always `most`.
-    pub const fn fixed(most: usize) -> Self {
+    pub(crate) const fn fixed(most: usize) -> Self {
         Self { most, taken: 0, paced: None }
     }
 
     /// `most` at most, and never fewer than 2, or than there are cores; half of that where a storm would be at the cost of
     /// other lanes.
-    pub fn paced(most: usize, crowd: Crowd) -> Self {
+    pub(crate) fn paced(most: usize, crowd: Crowd) -> Self {
         let pace = Pace::new(crowd.cores.max(FLOOR), most);
         let lane = crowd.lanes.enter();
         let paced = Paced { pace, crowd, lane, running: VecDeque::new(), hanging: Vec::new() };
@@ -129,18 +129,18 @@ impl Slots {
     }
 
     /// Whether one is free.
-    pub fn is_free(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_free(&mut self, now: Instant) -> bool {
         self.taken < self.most && self.paced.as_mut().is_none_or(|paced| paced.has_room(now))
     }
 
     /// When one may come free without an end: the oldest that is in progress hangs then.
-    pub fn next_free(&self) -> Option<Instant> {
+    pub(crate) fn next_free(&self) -> Option<Instant> {
         let paced = self.paced.as_ref().filter(|_| self.taken < self.most)?;
         paced.running.front().map(|oldest| oldest.since + paced.patience())
     }
 
     /// Takes a free one. What takes it names it by `since` when it ends. `waited`: none was free when it came.
-    pub fn take(&mut self, since: Instant, waited: bool) {
+    pub(crate) fn take(&mut self, since: Instant, waited: bool) {
         self.taken += 1;
         if let Some(paced) = &mut self.paced {
             paced.began(since, waited);
@@ -148,7 +148,7 @@ impl Slots {
     }
 
     /// Gives the one back that was taken at `since`. `took` is the time to its answer, when that was a user.
-    pub fn give_back(&mut self, since: Instant, took: Option<Duration>, now: Instant) {
+    pub(crate) fn give_back(&mut self, since: Instant, took: Option<Duration>, now: Instant) {
         self.taken = self.taken.saturating_sub(1);
         if let Some(paced) = &mut self.paced {
             paced.ended(since, took, now);
@@ -156,7 +156,7 @@ impl Slots {
     }
 
     /// How many are taken.
-    pub const fn taken(&self) -> usize {
+    pub(crate) const fn taken(&self) -> usize {
         self.taken
     }
 }

@@ -213,7 +213,7 @@ async fn end(service: &AuthService, assignment: &SupervisorAssignment) -> Result
     let connection = parts
         .connector
         .open(
-            InfraRole::REMOTE_MANAGER_ISSUER.label(&parts.space),
+            InfraRole::REMOTE_MANAGER_MAINTENANCE.label(&parts.space),
             &|inbox| endpoint_serve::registration_executor(&space, inbox, &endpoint, &instance),
             Lifetime::OneShot { ttl_secs: END_TTL_SECS, principal: None },
         )
