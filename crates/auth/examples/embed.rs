@@ -193,7 +193,8 @@ impl Host {
             }
             // The proof that nothing was left behind: every connection that the context ever opened has ended.
             let inventory = service.closed().await;
-            println!("space {space} is closed, and each of its {} connections has ended", inventory.len());
+            let opened: u64 = inventory.iter().map(|owned| owned.count).sum();
+            println!("space {space} is closed, and each of its {opened} connections has ended");
         }
         if failures.is_empty() { Ok(()) } else { Err(failures.join("; ").into()) }
     }

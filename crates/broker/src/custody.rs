@@ -1,8 +1,11 @@
 //! Who holds which connection, from open to its proved end (contract 04 §16, 05 §15.3).
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use cotal_wire::EpError;
@@ -19,12 +22,16 @@ pub struct Owned {
     pub label: String,
     /// Whether its end was proved.
     pub ended: bool,
+    /// How many connections the row stands for: one that lives has a row of its own, those of a label that have ended share
+    /// one.
+    pub count: u64,
 }
 
 /// The registry of a context's connections.
 ///
 /// Every connection that was ever opened stays in the inventory, short-lived and replaced ones included: the
-/// inventory of a closed context is the proof that nothing was left behind.
+/// inventory of a closed context is the proof that nothing was left behind. A label is a role's, so that those that have
+/// ended take a row a role, however many requests there were.
 #[derive(Clone, Default)]
 pub struct Custody {
     registry: Arc<Registry>,
@@ -39,20 +46,26 @@ struct Registry {
 
 #[derive(Default)]
 struct State {
-    rows: Vec<Row>,
+    /// How many were opened.
+    opened: u64,
+    /// Those that live, by the order of opening.
+    live: BTreeMap<u64, Arc<Core>>,
+    /// Those that have ended, by label.
+    ended: BTreeMap<String, Ended>,
     complete: bool,
 }
 
-struct Row {
-    label: String,
-    /// The connection, while it lives.
-    live: Option<Arc<Core>>,
+/// The connections of one label that have ended.
+struct Ended {
+    /// Where the first of them stands in the order of opening.
+    first: u64,
+    count: u64,
 }
 
 /// A connection's place in the inventory.
 pub(crate) struct Place {
     registry: Arc<Registry>,
-    index: usize,
+    nth: u64,
 }
 
 impl Custody {
@@ -61,7 +74,7 @@ impl Custody {
         Self::default()
     }
 
-    /// A detached snapshot, in the order of opening.
+    /// A detached snapshot, in the order of opening; those of a label that have ended stand where the first of them was.
     pub fn connections(&self) -> Vec<Owned> {
         self.registry.state.lock().owned()
     }
@@ -88,7 +101,7 @@ impl Custody {
         loop {
             {
                 let state = self.registry.state.lock();
-                if state.complete && state.rows.iter().all(|row| row.live.is_none()) {
+                if state.complete && state.live.is_empty() {
                     return state.owned();
                 }
             }
@@ -99,8 +112,7 @@ impl Custody {
 
     /// Closes every live connection in parallel. The error names the label of each that did not end.
     pub async fn close_remaining(&self) -> Result<(), EpError> {
-        let live: Vec<_> =
-            self.registry.state.lock().rows.iter().filter_map(|row| row.live.clone()).collect();
+        let live: Vec<_> = self.registry.state.lock().live.values().cloned().collect();
         let failures: Vec<String> = join_all(live.iter().map(|core| core.close()))
             .await
             .into_iter()
@@ -120,8 +132,10 @@ impl Custody {
         if state.complete {
             return Err(closing(core.label()));
         }
-        state.rows.push(Row { label: core.label().to_owned(), live: Some(Arc::clone(core)) });
-        Ok(Place { registry: Arc::clone(&self.registry), index: state.rows.len() - 1 })
+        let nth = state.opened;
+        state.opened += 1;
+        state.live.insert(nth, Arc::clone(core));
+        Ok(Place { registry: Arc::clone(&self.registry), nth })
     }
 }
 
@@ -131,14 +145,36 @@ fn closing(label: &str) -> EpError {
 
 impl State {
     fn owned(&self) -> Vec<Owned> {
-        let owned = |row: &Row| Owned { label: row.label.clone(), ended: row.live.is_none() };
-        self.rows.iter().map(owned).collect()
+        let live = self.live.iter().map(|(nth, core)| (*nth, core.label(), false, 1));
+        let ended = self.ended.iter().map(|(label, rows)| (rows.first, label.as_str(), true, rows.count));
+        let mut rows: Vec<_> = live.chain(ended).collect();
+        rows.sort_unstable_by_key(|(nth, ..)| *nth);
+        let owned = |(_, label, ended, count): (u64, &str, bool, u64)| Owned {
+            label: label.to_owned(),
+            ended,
+            count,
+        };
+        rows.into_iter().map(owned).collect()
+    }
+
+    /// Books the end of a connection, and gives it back.
+    fn end(&mut self, nth: u64) -> Option<Arc<Core>> {
+        let core = self.live.remove(&nth)?;
+        match self.ended.get_mut(core.label()) {
+            Some(rows) => {
+                rows.first = rows.first.min(nth);
+                rows.count += 1;
+            }
+            None => drop(self.ended.insert(core.label().to_owned(), Ended { first: nth, count: 1 })),
+        }
+        Some(core)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let ended = self.registry.state.lock().rows.get_mut(self.index).and_then(|row| row.live.take());
+        // Dropped once the lock is let go.
+        let ended = self.registry.state.lock().end(self.nth);
         drop(ended);
         self.registry.changed.send_replace(());
     }

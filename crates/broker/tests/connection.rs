@@ -286,12 +286,25 @@ async fn custody_lists_every_connection_and_resolves_when_the_last_has_ended() {
     let listed: Vec<_> =
         f.custody.connections().into_iter().map(|owned| (owned.label, owned.ended)).collect();
     assert_eq!(listed, [("cotal:a:main".into(), true), ("cotal:b:main".into(), false)]);
+    for _ in 0..3 {
+        f.open("a").await.close().await.unwrap();
+    }
+    let again = f.open("a").await;
+    let listed: Vec<_> =
+        f.custody.connections().into_iter().map(|owned| (owned.label, owned.ended, owned.count)).collect();
+    let label = |role: &str| format!("cotal:{role}:main");
+    assert_eq!(
+        listed,
+        [(label("a"), true, 4), (label("b"), false, 1), (label("a"), false, 1)],
+        "those that have ended take one row a label, however many there were"
+    );
 
     let custody = f.custody.clone();
     let closed = tokio::spawn(async move { custody.closed().await });
     f.custody.complete();
     tokio::task::yield_now().await;
     assert!(!closed.is_finished());
+    again.close().await.unwrap();
     b.close().await.unwrap();
     assert!(soon(closed).await.unwrap().iter().all(|owned| owned.ended));
     let late = f.connector.open("cotal:late:main".into(), &everything, Lifetime::Renewing).await;

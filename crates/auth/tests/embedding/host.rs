@@ -102,7 +102,8 @@ async fn each_start_of_the_host_is_one_epoch_on_and_fences_its_predecessor() {
     assert_eq!(another.process_epoch, 0, "another instance begins its own count");
     service.close().await.unwrap();
     let ended = service.closed().await;
-    let registrations = ended.iter().filter(|owned| owned.label == "cotal:host-registration:demo").count();
+    let registrations = ended.iter().filter(|owned| owned.label == "cotal:host-registration:demo");
+    let registrations: u64 = registrations.map(|owned| owned.count).sum();
     assert_eq!(registrations, 2);
     assert!(ended.iter().all(|owned| owned.ended), "{ended:?}");
 }

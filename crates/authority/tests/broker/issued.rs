@@ -82,16 +82,17 @@ impl House {
     }
 
     /// Waits until this many issuer connections are left.
-    async fn issuers_left(&self, left: usize) {
+    async fn issuers_left(&self, left: u64) {
         eventually("the issuer connections have ended", async || self.issuer_connections().1 == left).await;
     }
 
     /// This room's issuer connections, and how many of them have not ended.
-    fn issuer_connections(&self) -> (usize, usize) {
+    fn issuer_connections(&self) -> (u64, u64) {
         let label = InfraRole::ISSUER.label(&self.world.space);
-        let all: Vec<_> = self.world.custody.connections();
+        let all = self.world.custody.connections();
         let ours = all.iter().filter(|row| row.label == label);
-        (ours.clone().count(), ours.filter(|row| !row.ended).count())
+        let left = ours.clone().filter(|row| !row.ended).map(|row| row.count).sum();
+        (ours.map(|row| row.count).sum(), left)
     }
 }
 

@@ -150,13 +150,14 @@ impl House {
     }
 
     /// How many connections of this role were ever opened, all of which have ended by now or soon will.
-    async fn opened(&self, role: InfraRole) -> usize {
+    async fn opened(&self, role: InfraRole) -> u64 {
         let label = role.label(&self.world.space);
         eventually("the connections of the writer have ended", async || {
             self.world.custody.connections().iter().all(|row| row.label != label || row.ended)
         })
         .await;
-        self.world.custody.connections().iter().filter(|row| row.label == label).count()
+        let all = self.world.custody.connections();
+        all.iter().filter(|row| row.label == label).map(|row| row.count).sum()
     }
 }
 

@@ -344,11 +344,12 @@ impl House {
     }
 
     /// Issuer connections so far, and how many of them have not ended.
-    pub(crate) fn issuers(&self) -> (usize, usize) {
+    pub(crate) fn issuers(&self) -> (u64, u64) {
         let label = InfraRole::ISSUER.label(&self.material.space);
         let all = self.custody.connections();
         let ours = all.iter().filter(|owned| owned.label == label);
-        (ours.clone().count(), ours.filter(|owned| !owned.ended).count())
+        let left = ours.clone().filter(|owned| !owned.ended).map(|owned| owned.count).sum();
+        (ours.map(|owned| owned.count).sum(), left)
     }
 
     /// How many issuance rows there are.
