@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 
 use cotal_broker::kv::LeaderRead;
 use cotal_wire::{
-    EpCode, EpError, LifecycleUid, OpId, Principal, names,
+    EpCode, EpError, LifecycleUid, OpId, Principal, Revision, names,
     rows::{AgentGate, GateState, HeadState, Intent, IntentHeader, LifecycleHead, OpKind},
 };
 use futures::{StreamExt as _, channel::mpsc, stream};
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::{
     barrier::{BarrierDeps, Sight, look, look_at_gate, look_at_head},
     credential::create_same,
-    past::{Looked, RememberPast, Tails, look_since},
+    past::{End, Looked, RememberPast, Tails, look_since},
     plane_claim::When,
     retire::resume_retirement,
     scanner::Scanned,
@@ -186,10 +186,10 @@ pub async fn resume_owed(
         None => survey(deps, past.is_some()).await?,
     };
     let mut outcome = BootResume::default();
-    let Sorted { owed, open } = sort_out(deps, &looked.found, &heads, &mut outcome).await?;
+    let Sorted { owed, open, ended } = sort_out(deps, &looked.found, &heads, &mut outcome).await?;
     deps.ledger.claim().assert_held(When::After).await?;
     if let Some(past) = past {
-        keep(past, note, looked.note(deps.stores.space(), &open)).await;
+        keep(past, note, looked.note(deps.stores.space(), &open, &ended)).await;
     }
 
     let mut resumes = stream::iter(owed)
@@ -234,8 +234,9 @@ pub(crate) async fn remember(deps: &BarrierDeps, past: &dyn RememberPast) -> Res
     let note = past.load().await;
     let Some(looked) = look_since(deps, note.as_deref()).await? else { return Ok(()) };
     let heads = heads_of(deps, &looked.found).await?;
-    let Sorted { open, .. } = sort_out(deps, &looked.found, &heads, &mut BootResume::default()).await?;
-    keep(past, note, looked.note(deps.stores.space(), &open)).await;
+    let Sorted { open, ended, .. } =
+        sort_out(deps, &looked.found, &heads, &mut BootResume::default()).await?;
+    keep(past, note, looked.note(deps.stores.space(), &open, &ended)).await;
     Ok(())
 }
 
@@ -283,6 +284,8 @@ async fn heads_of(deps: &BarrierDeps, found: &[Discovered]) -> Result<HashMap<St
 struct Sorted {
     owed: Vec<Discovered>,
     open: Vec<OpId>,
+    /// The newest of those that a head says are over.
+    ended: Vec<End>,
 }
 
 /// How an operation stands.
@@ -292,8 +295,10 @@ enum Stands {
     Owed,
     /// It is not, and may yet be: one that was written down and never begun, or a takeover of a living incarnation.
     NotOwed,
-    /// It never will be again.
+    /// It never will be again, by its gate.
     Over,
+    /// Nor this one, by the head at this revision.
+    OverBy(Revision),
 }
 
 /// Which of the intents are owed, and which are not over.
@@ -317,6 +322,16 @@ async fn sort_out(
         is_over(&intent.header, head.as_ref())
     });
     outcome.skipped += over.len();
+    let head_of = |intent: &Discovered| {
+        let key = names::head_key(&intent.header.principal);
+        match heads.get(&key) {
+            Some(LeaderRead::Value(entry)) => Some((key, entry.clone())),
+            Some(LeaderRead::Marker(_) | LeaderRead::Absent) | None => None,
+        }
+    };
+    let ended =
+        over.iter().filter_map(|intent| head_of(intent).map(|(key, head)| (intent.op.clone(), key, head)));
+    let mut ended: Vec<_> = ended.collect();
 
     let mut gates = stream::iter(unproved.into_iter().cloned())
         .map(|intent| async move {
@@ -324,19 +339,26 @@ async fn sort_out(
             (intent, stands)
         })
         .buffered(LOOKS_AT_ONCE);
-    let mut sorted = Sorted { owed: Vec::new(), open: Vec::new() };
+    let (mut owed, mut open) = (Vec::new(), Vec::new());
     while let Some((intent, stands)) = gates.next().await {
-        if stands != Ok(Stands::Over) {
-            sorted.open.push(intent.op.clone());
+        // A head that was read elsewhere, or has moved since, confirms nothing later: such a one is looked at again.
+        let by = match stands {
+            Ok(Stands::OverBy(revision)) => head_of(&intent).filter(|(_, head)| head.revision == revision),
+            _ => None,
+        };
+        match by {
+            Some((key, head)) => ended.push((intent.op.clone(), key, head)),
+            None if stands == Ok(Stands::Over) => {}
+            None => open.push(intent.op.clone()),
         }
         match stands {
-            Ok(Stands::Owed) => sorted.owed.push(intent),
-            Ok(Stands::NotOwed | Stands::Over) => outcome.skipped += 1,
+            Ok(Stands::Owed) => owed.push(intent),
+            Ok(Stands::NotOwed | Stands::Over | Stands::OverBy(_)) => outcome.skipped += 1,
             Err(refusal) => outcome.failed.push((intent.op, refusal)),
         }
     }
     drop(gates);
-    Ok(sorted)
+    Ok(Sorted { owed, open, ended: End::newest(ended) })
 }
 
 /// How an operation stands, by leader reads.
@@ -351,7 +373,9 @@ async fn stands(deps: &BarrierDeps, Discovered { op, header }: &Discovered) -> R
         },
         // What cannot be read is for the resume to say.
         GateSays::AskHead => match look_at_head(deps, &header.principal).await {
-            Ok(head) if !owed_by_head(&header.lifecycle_uid, head.row()) => Stands::Over,
+            Ok(Sight::At(head, revision)) if !owed_by_head(&header.lifecycle_uid, Some(&head)) => {
+                Stands::OverBy(revision)
+            }
             Ok(_) | Err(_) => Stands::Owed,
         },
     })

@@ -143,6 +143,17 @@ impl NatsServer {
         let _ = self.child.wait();
     }
 
+    /// SIGTERM, and waits: everything that was acknowledged is in its store then. [`Self::start_again`] brings it back.
+    pub fn stop(&mut self) {
+        self.signal(Signal::TERM);
+        let _ = self.child.wait();
+    }
+
+    /// The directory that holds what it keeps.
+    pub fn store(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+
     /// Starts a killed server again, on the same port and store.
     #[allow(clippy::panic, reason = "a test without its broker cannot go on")]
     pub async fn start_again(&mut self) {

@@ -1,19 +1,25 @@
 //! What the boot ends of an earlier run (contract 07 §4.6, §6.6; 05 §8.8).
 
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use cotal_authority::{
+    barrier::BarrierDeps,
     intents::{BootResume, resume_owed},
     past::RememberPast,
     retire::retire,
     takeover::take_over,
 };
 use cotal_trust::system::SystemEntropy;
-use cotal_wire::{EpCode, LifecycleUid, OpId};
+use cotal_wire::{EpCode, LifecycleUid, Names, OpId};
 use futures::StreamExt as _;
 
 use crate::{
     harness::{OWNER, assert_garbled, code, principal, uid},
+    held::{Held, Scripted},
     rig::{Rig, an_op, held_by},
 };
 
@@ -245,6 +251,97 @@ async fn what_was_over_is_not_looked_at_again_and_everything_else_is() {
     // A marker where an intent was refuses, however old the intent is.
     rig.world.delete(&rig.world.auth, &format!("stage.{}", an_op('a'))).await;
     assert_eq!(code(boot().await), EpCode::FailedPrecondition);
+}
+
+/// What a backup of the broker's files keeps of the stream of heads.
+fn heads_on_disk(rig: &Rig) -> PathBuf {
+    let accounts = fs::read_dir(rig.world.server.store().join("jetstream")).unwrap();
+    let stream = format!("streams/KV_{}", Names::new(&rig.world.space.token()).records_bucket());
+    let found = accounts.map(|account| account.unwrap().path().join(&stream)).find(|path| path.is_dir());
+    found.expect("the stream is on disk")
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (path, to) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));
+        if path.is_dir() {
+            copy(&path, &to);
+        } else {
+            fs::copy(&path, &to).unwrap();
+        }
+    }
+}
+
+/// The broker is stopped, its files are changed, and it is started again; the plane is taken anew.
+async fn with_files(rig: &mut Rig, change: impl FnOnce(&Path)) -> BarrierDeps {
+    let heads = heads_on_disk(rig);
+    rig.world.server.stop();
+    change(&heads);
+    rig.world.server.start_again().await;
+    rig.held = Held::open_asking(&rig.world, &Scripted::gone()).await.unwrap();
+    rig.deps().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heads_that_were_restored_and_have_grown_since_are_vouched_for_by_no_note() {
+    let mut rig = Rig::start().await;
+    let backup = tempfile::tempdir().unwrap();
+    let lives: Vec<_> = [('a', "anna"), ('b', "ben")].map(|(n, actor)| (an_op(n), actor, uid())).into();
+    for (op, actor, uid) in &lives {
+        let held = format!("\"op\":{{\"opId\":\"{op}\",\"kind\":\"retirement\"}}");
+        rig.plant_head(actor, uid, 1, &format!("\"state\":\"retiring\",{held}")).await;
+        let frontier = format!("{{\"lifecycleUid\":\"{uid}\",\"opId\":\"{op}\",\"streams\":{{}}}}");
+        rig.world.put(&rig.world.records, &format!("frontier.{uid}"), &frontier).await;
+    }
+    let deps = with_files(&mut rig, |heads| copy(heads, backup.path())).await;
+    let kept = Kept::default();
+    for (op, actor, uid) in &lives {
+        rig.plant_intent(op, &retirement(actor, uid)).await;
+        rig.plant_gate(uid, 1, "retired", &held_by(op, "retirement")).await;
+        rig.plant_head(actor, uid, 1, "\"state\":\"retired\"").await;
+    }
+    let looked = resume_owed(&deps, Some(&kept), LONG).await.unwrap();
+    assert_eq!((looked.skipped, looked.resumed.len()), (2, 0));
+    let over = resume_owed(&deps, Some(&kept), LONG).await.unwrap();
+    assert_eq!(over, BootResume::default(), "the note vouches for both");
+
+    let deps = with_files(&mut rig, |heads| {
+        fs::remove_dir_all(heads).unwrap();
+        copy(backup.path(), heads);
+    })
+    .await;
+    for n in 0..20 {
+        rig.world.put(&rig.world.records, &format!("run.manager.r{n}.status"), "{}").await;
+    }
+    let outcome = resume_owed(&deps, Some(&kept), LONG).await.unwrap();
+    assert_eq!((outcome.skipped, outcome.resumed), (0, vec![an_op('a'), an_op('b')]), "{:?}", outcome.failed);
+    assert_eq!(rig.head("ben").await["state"], "retired");
+}
+
+/// The head of such a name is its successor's, and moves with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_was_given_again_costs_a_look_at_its_own_past_alone() {
+    let rig = Rig::start().await;
+    let deps = rig.deps().await;
+    let kept = Kept::default();
+    let boot = async || resume_owed(&deps, Some(&kept), LONG).await.unwrap();
+    let skipped = |skipped| BootResume { skipped, ..BootResume::default() };
+    for (n, actor) in [('a', "anna"), ('b', "ben"), ('c', "cleo")] {
+        plant_retired(&rig, &an_op(n), actor).await;
+    }
+    assert_eq!(boot().await, skipped(3));
+    rig.plant("cleo", &uid()).await;
+    assert_eq!(boot().await, skipped(1), "cleo's, whose head is another's now");
+    assert_eq!(boot().await, skipped(0));
+    rig.plant("ben", &uid()).await;
+    rig.plant("cleo", &uid()).await;
+    assert_eq!(boot().await, skipped(2), "down to anna's");
+    // Of a note nothing of whose heads stands, nothing is believed.
+    rig.plant("anna", &uid()).await;
+    rig.plant("ben", &uid()).await;
+    rig.plant("cleo", &uid()).await;
+    assert_eq!(boot().await, skipped(3));
 }
 
 /// Ten thousand retirements of the past cost the boot a moment, and no write.
