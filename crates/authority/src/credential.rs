@@ -35,7 +35,17 @@ struct Pin {
 pub struct StagedCredential {
     stores: AuthorityStores,
     row: CredentialRow,
+    created: Created,
     pins: Vec<Pin>,
+}
+
+/// Whose a row is that now stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Created {
+    /// This call wrote it: nobody else has anything to do with it.
+    Here,
+    /// The very same bytes stood there, and what they stand for may be in use.
+    Before,
 }
 
 /// A credential that won its fence: its row is active and every gate it was staged under was still open.
@@ -83,18 +93,18 @@ impl StagedCredential {
             lineage.push(names::bysrc_key(issuer_key, id, &uid, row.credential_id()));
         }
 
-        create_same(stores.auth_store(), &row.key().to_string(), row.to_bytes(), "mint: credential row")
-            .await?;
+        let what = "mint: credential row";
+        let created = create_same(stores.auth_store(), &row.key().to_string(), row.to_bytes(), what).await?;
         for index in lineage {
             let reference = BySource::of(&row).to_bytes();
             create_same(stores.auth_store(), &index, reference, "mint: lineage row").await?;
         }
-        Ok(Self { stores: stores.clone(), row, pins })
+        Ok(Self { stores: stores.clone(), row, created, pins })
     }
 
     /// Touches every pinned key in ascending order (contract 07 §4.5 "Finalize").
     ///
-    /// A gate that moved since it was staged loses the mint: the row is marked revoked and the refusal is
+    /// A gate that moved since it was staged loses the mint: the row that it wrote is marked revoked and the refusal is
     /// `permission-denied`. An ambiguous touch is `unavailable` and leaves the row `active`: no bytes of it ever left. So
     /// does a mint that dies between its row and its touch, even one whose row landed after the incarnation was retired:
     /// such a row is named by nothing and held by nobody.
@@ -102,9 +112,11 @@ impl StagedCredential {
         for (key, revision) in distinct_pins(&self.pins)? {
             let touched = touch(self.stores.auth_store(), key, revision).await?;
             if mint_step(self.row.credential_id(), Seen::Touch(touched)) != MintStep::Release {
-                revoke(&self.stores, self.row.key()).await?;
+                if self.created == Created::Here {
+                    revoke(&self.stores, self.row.key()).await?;
+                }
                 return Err(EpError::permission_denied(
-                    "mint: an issuance gate moved while the credential was minted; its row is revoked",
+                    "mint: an issuance gate moved while the credential was minted; it is not handed out",
                 ));
             }
         }
@@ -159,12 +171,17 @@ async fn touch(store: &Store, key: &str, pinned: Revision) -> Result<Touched, Ep
     }
 }
 
-/// Byte-idempotent create (contract 07 §4.4): what is there already must be the very same bytes.
-pub(crate) async fn create_same(store: &Store, key: &str, value: Vec<u8>, what: &str) -> Result<(), EpError> {
+/// Byte-idempotent create (contract 07 §4.4): what is there already must be the very same bytes. Says whether they were.
+pub(crate) async fn create_same(
+    store: &Store,
+    key: &str,
+    value: Vec<u8>,
+    what: &str,
+) -> Result<Created, EpError> {
     match store.create_over_marker(key, value.clone()).await {
-        WriteOutcome::Written(_) => Ok(()),
+        WriteOutcome::Written(_) => Ok(Created::Here),
         WriteOutcome::Lost => match store.read(key).await? {
-            Some(there) if there.value == value => Ok(()),
+            Some(there) if there.value == value => Ok(Created::Before),
             _ => Err(EpError::conflict(format!("{what}: other bytes are stored under this key"))),
         },
         WriteOutcome::Ambiguous(why) => Err(ambiguous(what, &why)),

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use cotal_broker::{Connection, kv::Bucket, provision, shape};
-use cotal_wire::{EpCode, EpError, LifecycleUid, Names, Space};
+use cotal_wire::{EpCode, EpError, InstanceId, LifecycleUid, Names, Space};
 use tokio::{
     sync::{Mutex, MutexGuard, Notify},
     time::{Instant, sleep, timeout_at},
@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::store::Store;
 
-/// How many incarnations may be minting at once in one process; see [`AuthorityStores::mint_turn`].
+/// How many incarnations, and instances, may be minting at once in one process; see [`AuthorityStores::mint_turn`].
 const MINT_TURNS: usize = 64;
 /// How long whoever ends with its stores waits for a proof.
 pub(crate) const OUTAGE: Duration = Duration::from_secs(5);
@@ -153,11 +153,20 @@ impl AuthorityStores {
         &self.inner.auth
     }
 
+    /// A turn to mint for an instance, from its first credential to the last: see [`crate::registration::serve`].
+    pub async fn serve_turn(&self, instance: &InstanceId) -> MutexGuard<'_, ()> {
+        self.turn(instance.as_str()).await
+    }
+
     /// A turn to mint for `uid`. One process then races itself for no gate: of many exchanges of one incarnation
     /// one mints and the rest find its root. Correctness does not rest on it, the gate's touch does that.
     pub(crate) async fn mint_turn(&self, uid: &LifecycleUid) -> MutexGuard<'_, ()> {
-        // A uid is uniformly random base 36 at its end, so its last bytes spread it.
-        let spread = uid.as_str().bytes().rev().take(4).fold(0usize, |sum, b| sum * 37 + usize::from(b));
+        self.turn(uid.as_str()).await
+    }
+
+    async fn turn(&self, of: &str) -> MutexGuard<'_, ()> {
+        // A uid is uniformly random base 36 at its end, and so is an instance: the last bytes spread them.
+        let spread = of.bytes().rev().take(4).fold(0usize, |sum, b| sum * 37 + usize::from(b));
         self.inner.mint_turns[spread % MINT_TURNS].lock().await
     }
 }

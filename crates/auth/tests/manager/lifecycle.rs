@@ -7,6 +7,7 @@ use cotal_wire::{
     LifecycleUid, Owner,
     manager_authority::{CredentialName, Operation, StandingRole},
 };
+use futures::{FutureExt as _, future::join_all};
 use serde_json::{Value, json};
 
 use super::rig::{Activated, PERSON, Rig, manager_of, renewal, retirement, session};
@@ -149,6 +150,22 @@ async fn every_stale_coordinate_is_refused_after_a_re_registration() {
     // And everything that is current is granted.
     rig.granted(Operation::RenewStandingBundle, renewal(&next, 1)).await;
     rig.granted(Operation::Retire, retirement(&rig, &owner, 1)).await;
+    rig.daemon.stop().await.unwrap();
+}
+
+/// A manager that asks again after a broken connection, in the second in which it was answered: the same keys, the same
+/// grants, the same end.
+#[tokio::test]
+async fn requests_of_one_second_take_nothing_of_each_other_back() {
+    let rig = Rig::start().await;
+    let Activated { proof, .. } = rig.activated().await;
+    let asked = (0..6).map(|nth| match nth % 2 {
+        0 => rig.granted(Operation::Activate, json!({})).boxed(),
+        _ => rig.granted(Operation::RenewStandingBundle, renewal(&proof, 0)).boxed(),
+    });
+    join_all(asked).await;
+    let rows = rig.family().await;
+    assert!(rows.iter().all(|(_, state)| state == "active"), "all of it was handed out: {rows:?}");
     rig.daemon.stop().await.unwrap();
 }
 

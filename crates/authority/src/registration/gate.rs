@@ -51,7 +51,7 @@ pub async fn provision(
     principal: &Principal,
 ) -> Result<(), EpError> {
     let row = EndpointGate::provisioned(principal).to_bytes();
-    create_same(stores.auth_store(), &key(at), row, "endpoint gate").await
+    create_same(stores.auth_store(), &key(at), row, "endpoint gate").await.map(drop)
 }
 
 /// How often a gate is tried against writers that keep winning (contract 05 §17).

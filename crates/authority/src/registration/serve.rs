@@ -1,7 +1,11 @@
 //! Serving: what a registered instance may serve, and what is minted for it (contract 02 §3.6, §7.4; 07 §11.7, §11.8).
 //!
 //! Nothing of a credential may leave the process before its row is staged and the gate touched at the revision that was
-//! looked at. A mint that loses revokes its own row.
+//! looked at. A mint that loses revokes the row that it wrote.
+//!
+//! Mints of one credential in one second are one row. The one that found it standing leaves it as it is whatever becomes of
+//! it; so that the one that wrote it does not take it back from the other, whoever mints for an instance and may fail half way
+//! takes its turn ([`AuthorityStores::serve_turn`]) for all of it.
 //!
 //! A grant never leaves the process that authorized it, so the rebuild of one that came from elsewhere (contract 07 §11.7
 //! "trusted rebuild") is not here.
@@ -25,7 +29,7 @@ use super::{
     surface::Surface,
 };
 use crate::{
-    credential::{create_same, revoke},
+    credential::{Created, create_same, revoke},
     stores::AuthorityStores,
 };
 
@@ -86,6 +90,7 @@ pub struct ServeCredential {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReleasedEndpointCredential {
     row: CredentialRow,
+    created: Created,
 }
 
 /// The credential id of an issued JWT: `sha256-<hex>` of its text. Each renewal is another one.
@@ -202,7 +207,7 @@ pub(crate) async fn authorize(
 ///
 /// Refusals: `permission-denied` for another space, owner or serving principal; `internal` for a credential id longer
 /// than 128 characters; `expired` for a gate that is absent, closed or moved; `unavailable` when the touch cannot be
-/// proved. A mint that is refused after its row was staged has revoked it, or says that it could not.
+/// proved. A mint that is refused after it wrote its row has revoked it, or says that it could not.
 pub async fn mint_serve_credential(
     stores: &AuthorityStores,
     grant: &ServeGrant,
@@ -230,11 +235,13 @@ pub async fn mint_serve_credential(
         credential.source_chain,
         credential.exp,
     )?;
-    stage(stores, &row).await?;
+    let staged = stage(stores, row).await?;
     match gate::touch(stores, &grant.at, seen.revision).await {
-        Ok(true) => Ok(ReleasedEndpointCredential { row }),
-        Ok(false) => Err(lose(stores, &row, expired("the gate moved while the credential was minted")).await),
-        Err(why) => Err(lose(stores, &row, EpError::unavailable(why.message)).await),
+        Ok(true) => Ok(staged),
+        Ok(false) => {
+            Err(lose(stores, &staged, expired("the gate moved while the credential was minted")).await)
+        }
+        Err(why) => Err(lose(stores, &staged, EpError::unavailable(why.message)).await),
     }
 }
 
@@ -257,28 +264,30 @@ pub async fn issue_sibling(
             "sibling issuance: the row is of another family, or not active",
         ));
     }
-    stage(stores, &row).await?;
+    let staged = stage(stores, row).await?;
     let mut pin = observed.revision;
     for _ in 0..SIBLING_ATTEMPTS {
         match gate::touch(stores, at, pin).await {
-            Ok(true) => return Ok(ReleasedEndpointCredential { row }),
+            Ok(true) => return Ok(staged),
             Ok(false) => {}
-            Err(why) => return Err(lose(stores, &row, EpError::unavailable(why.message)).await),
+            Err(why) => return Err(lose(stores, &staged, EpError::unavailable(why.message)).await),
         }
         let now = match gate::observe(stores, at).await {
             Ok(now) => now,
-            Err(why) => return Err(lose(stores, &row, why).await),
+            Err(why) => return Err(lose(stores, &staged, why).await),
         };
         let Some(revision) = repin(observed, now.as_ref()) else {
-            return Err(lose(stores, &row, expired("the gate is no longer the one that was looked at")).await);
+            return Err(
+                lose(stores, &staged, expired("the gate is no longer the one that was looked at")).await
+            );
         };
         pin = revision;
     }
-    Err(lose(stores, &row, EpError::unavailable("sibling issuance: the gate kept moving; retry")).await)
+    Err(lose(stores, &staged, EpError::unavailable("sibling issuance: the gate kept moving; retry")).await)
 }
 
-/// Takes back credentials that were released and whose bytes have not left, because what they were minted for failed. A
-/// failed revoke is said in the same refusal.
+/// Takes back credentials that were released and whose bytes have not left, because what they were minted for failed. One
+/// whose row stood before is another request's, too, and stays. A failed revoke is said in the same refusal.
 pub async fn withdraw(
     stores: &AuthorityStores,
     released: &[ReleasedEndpointCredential],
@@ -286,21 +295,25 @@ pub async fn withdraw(
 ) -> EpError {
     let mut refusal = refusal;
     for credential in released.iter().rev() {
-        refusal = lose(stores, &credential.row, refusal).await;
+        refusal = lose(stores, credential, refusal).await;
     }
     refusal
 }
 
 /// Stages a row of the family: byte-idempotent, foreign bytes are `conflict`.
-async fn stage(stores: &AuthorityStores, row: &CredentialRow) -> Result<(), EpError> {
-    let key = row.key().to_string();
-    create_same(stores.auth_store(), &key, row.to_bytes(), "serve mint: credential row").await
+async fn stage(stores: &AuthorityStores, row: CredentialRow) -> Result<ReleasedEndpointCredential, EpError> {
+    let (key, what) = (row.key().to_string(), "serve mint: credential row");
+    let created = create_same(stores.auth_store(), &key, row.to_bytes(), what).await?;
+    Ok(ReleasedEndpointCredential { row, created })
 }
 
-/// Revokes the row of a mint that lost. A failed revoke is said in the same refusal: nothing of the credential has left,
-/// and the row stays active until the next registration.
-async fn lose(stores: &AuthorityStores, row: &CredentialRow, refusal: EpError) -> EpError {
-    match revoke(stores, row.key()).await {
+/// Revokes the row that a mint which lost has written. A failed revoke is said in the same refusal: nothing of the
+/// credential has left, and the row stays active until the next registration.
+async fn lose(stores: &AuthorityStores, staged: &ReleasedEndpointCredential, refusal: EpError) -> EpError {
+    if staged.created == Created::Before {
+        return refusal;
+    }
+    match revoke(stores, staged.row.key()).await {
         Ok(()) => refusal,
         Err(why) => EpError {
             message: format!("{}; and its row could not be revoked: {}", refusal.message, why.message),

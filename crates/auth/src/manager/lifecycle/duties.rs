@@ -31,7 +31,7 @@ use super::Issued;
 use crate::manager::{Parts, issuing::manager_instance, mint::Minting};
 
 /// What a sibling's credential may do.
-type Template = fn(&SpaceToken, &ConnId) -> Permissions;
+type Template = fn(&SpaceToken, &Owner, &ConnId) -> Permissions;
 
 /// A credential that won its fence.
 type Released = (IssuedJwt, ReleasedEndpointCredential);
@@ -58,6 +58,8 @@ impl Duties<'_> {
         if let Some(artifacts) = artifacts {
             check_registered(&grant, artifacts)?;
         }
+        // Two requests of one second are granted the same credentials: what one takes back, the other must not hold.
+        let _turn = registry.stores().serve_turn(&at.instance).await;
         let mut released = Vec::new();
         match self.release(registry, &at, &grant, &mut released).await {
             Ok(issued) => Ok(issued),
@@ -108,10 +110,12 @@ impl Duties<'_> {
             EpError::new(EpCode::Expired, "the manager registered again while its credentials were minted")
         })?;
         let siblings: [(_, _, Template); 2] = [
-            (StandingRole::GoalWriter, CredentialKind::GoalWriter, |space, conn| {
-                manager::goal_writer(space, &EndpointName::manager().token(), conn)
+            (StandingRole::GoalWriter, CredentialKind::GoalWriter, |space, owner, conn| {
+                manager::goal_writer(space, &EndpointName::manager().token(), owner, conn)
             }),
-            (StandingRole::SessionLedger, CredentialKind::SessionLedger, manager::session_ledger),
+            (StandingRole::SessionLedger, CredentialKind::SessionLedger, |space, _, conn| {
+                manager::session_ledger(space, conn)
+            }),
         ];
         for (role, kind, template) in siblings {
             let (jwt, row) = self.sibling(stores, at, &now, role, kind, template).await?;
@@ -149,7 +153,8 @@ impl Duties<'_> {
     ) -> Result<Released, EpError> {
         let mut minted = Err(untried());
         for exp in self.expiries() {
-            let (principal, jwt) = self.mint(role, kind, exp, template)?;
+            let (principal, jwt) =
+                self.mint(role, kind, exp, |space, conn| template(space, self.owner, conn))?;
             let (name, id) = (EndpointName::manager(), credential_id_of(&jwt.jwt)?);
             let row = CredentialRow::endpoint(&name, &at.instance, &id, &principal, exp)?;
             minted = issue_sibling(stores, at, now, row).await.map(|row| (jwt, row));

@@ -12,7 +12,9 @@ use cotal_authority::{
     registration::{
         Deregistration, EndpointInstance, OwnEndpoint, OwnName, OwnRegistration, PrincipalLiveness,
         Registered, Registration, Registry, RepairRefusal, RepairReport, authorize_serve_grant,
-        deregister_instance, freeze_scatter, gate, issue_sibling, mint_serve_credential,
+        deregister_instance, freeze_scatter,
+        gate::{self, GateAt},
+        issue_sibling, mint_serve_credential,
         own::{plane_principal, publish},
         reconcile::Liveness,
         reconcile_endpoint_gate, register_own_endpoint, register_own_incarnation, register_service_instance,
@@ -29,7 +31,7 @@ use cotal_wire::{
     contract::Artifact,
     grants::endpoint_serve,
     names,
-    rows::{Activation, CredentialRow, ServiceSpec, ServiceStatus, SourceMember, StatusState},
+    rows::{Activation, CredentialRow, EndpointGate, ServiceSpec, ServiceStatus, SourceMember, StatusState},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};

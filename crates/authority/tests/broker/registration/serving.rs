@@ -170,6 +170,42 @@ async fn what_was_released_for_a_mint_that_failed_is_taken_back_and_the_refusal_
     assert_eq!(code(again.map(|_| ())), EpCode::Conflict);
 }
 
+/// One key, one grant, one second: the same bytes, under one row.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mint_that_loses_leaves_what_an_identical_one_has_handed_out() {
+    let rig = Rig::start().await;
+    let registry = rig.registry().await;
+    let done = registered(&rig, &registry).await;
+    let granted = grant(&rig, &registry, done.process_epoch).await.unwrap();
+    // Over one connection: both have looked at the gate before the first one touches it.
+    let (first, second) = tokio::join!(
+        mint(&registry, &granted, &rig.principal, "j"),
+        mint(&registry, &granted, &rig.principal, "j")
+    );
+    first.unwrap();
+    assert_eq!(code(second), EpCode::Expired);
+    assert_eq!(rig.active_rows().await, 1, "the first one's");
+
+    let stores = registry.stores();
+    let now = gate::observe(stores, &rig.at).await.unwrap().unwrap();
+    let name = EndpointName::parse(NAME).unwrap();
+    let row = || {
+        let id = credential_id_of("s").unwrap();
+        CredentialRow::endpoint(&name, &rig.at.instance, &id, &principal("sibling"), UnixSecs(9)).unwrap()
+    };
+    let handed_out = issue_sibling(stores, &rig.at, &now, row()).await.unwrap();
+    let stale = GateAt { gate: EndpointGate::provisioned(&rig.principal), revision: now.revision };
+    assert_eq!(code(issue_sibling(stores, &rig.at, &stale, row()).await), EpCode::Expired);
+    assert_eq!(rig.active_rows().await, 2);
+
+    let again = issue_sibling(stores, &rig.at, &now, row()).await.unwrap();
+    let refusal = EpError::unavailable("what came after it failed");
+    assert_eq!(withdraw(stores, &[again], refusal.clone()).await, refusal);
+    assert_eq!(rig.active_rows().await, 2, "it is the other one's to take back");
+    assert_eq!(withdraw(stores, &[handed_out], refusal.clone()).await, refusal);
+    assert_eq!(rig.active_rows().await, 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_can_be_narrowed_to_one_cluster() {
     let rig = Rig::start().await;
