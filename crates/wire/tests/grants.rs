@@ -8,8 +8,8 @@ use std::{fs, path::PathBuf};
 
 use cotal_wire::{
     Account, Actor, ChannelPattern, Command, CommitKey, ConnId, DerivedOwner, EndpointToken, FactSubject,
-    FactTopic, Generation, IdToken, InstanceId, KeySegment, LifecycleUid, Nkey, Permissions, Principal, Role,
-    Rules, SessionEndpoint, SessionId, Sha256Hex, SpaceToken, View, WorkSubject,
+    FactTopic, Generation, IdToken, InstanceId, KeySegment, LifecycleUid, Nkey, Owner, Permissions,
+    Principal, Role, Rules, SessionEndpoint, SessionId, Sha256Hex, SpaceToken, View, WorkSubject,
     claims::{Act, SessionClaim, TransferWriterClaim},
     endpoint_subject::TargetTriple,
     grants::{
@@ -218,11 +218,13 @@ fn manager_endpoint() -> EndpointToken {
 
 fn manager_templates() -> Vec<(&'static str, Permissions)> {
     let (endpoint, owner) = (manager_endpoint(), owner().into());
+    let platform = Owner::parse(&format!("p_{}", "a".repeat(26))).unwrap();
     let remote = |duty| manager::remote_manager(&space(), &owner, &instance(), duty, &conn());
     vec![
         ("remote-manager-supervisor", remote(ManagerDuty::Supervisor)),
         ("remote-manager-executor", remote(ManagerDuty::Executor)),
-        ("goal-writer", manager::goal_writer(&space(), &endpoint, &conn())),
+        ("goal-writer", manager::goal_writer(&space(), &endpoint, &owner, &conn())),
+        ("goal-writer-platform", manager::goal_writer(&space(), &endpoint, &platform, &conn())),
         ("session-ledger", manager::session_ledger(&space(), &conn())),
         ("session-serving", manager::session_serving(&space(), &endpoint, &session(), 3, &conn())),
         ("transfer-reader", manager::transfer_reader(&space(), &instance(), &conn())),
@@ -704,12 +706,25 @@ fn a_remote_manager_reaches_its_own_registration_and_no_other() {
 fn the_duties_of_a_serving_manager_hold_no_row_of_each_other() {
     let (goal, ledger, serving) =
         (template("goal-writer"), template("session-ledger"), template("session-serving"));
-    let fact = |endpoint: &str, last: &str| format!("cotal.main.epf.{endpoint}.goal.o.a.u.g1.{last}");
+    let (own, stranger) = (owner().as_str().to_owned(), format!("u_{}", "z".repeat(26)));
+    let fact = |endpoint: &str, last: &str| format!("cotal.main.epf.{endpoint}.goal.{own}.a.u.g1.{last}");
+    let row = |kind: &str, caller: &str| format!("$KV.cotal_records_main.{kind}.manager.{caller}.a.u.g1");
+    let platforms = template("goal-writer-platform");
+    for caller in [own.as_str(), "local"] {
+        for kind in ["goal", "goalidx", "goaleff"] {
+            assert!(may(&goal.publish, &row(kind, caller)) && !may(&goal.publish, &row(kind, &stranger)));
+            assert!(
+                may(&platforms.publish, &row(kind, caller)) && may(&platforms.publish, &row(kind, &stranger))
+            );
+        }
+    }
     assert!(may(&goal.publish, &fact("manager", "bind")) && may(&goal.publish, &fact("manager", "result")));
     for refused in [
+        format!("cotal.main.epf.manager.goal.{stranger}.a.u.g1.bind"),
+        format!("cotal.main.epf.manager.goal.{stranger}.a.u.g1.result"),
         fact("other", "bind"),
         fact("manager", "x"),
-        "cotal.main.epf.manager.dec.o.a.u.r1".to_owned(),
+        format!("cotal.main.epf.manager.dec.{own}.a.u.r1"),
         "cotal.main.epe.manager.i.0.goal.o.a.u.g1.x".to_owned(),
         "$KV.cotal_records_main.goal.other.o.a.u.g1.spec".to_owned(),
         "$KV.cotal_records_main.epname.manager.n".to_owned(),

@@ -126,24 +126,35 @@ async fn each_credential_reaches_what_it_is_for_and_nothing_else() {
     };
     rig.hold(&activated, CredentialName::Serve, serve).await;
 
+    let goals_of = |caller: &str| {
+        format!(
+            "cotal.demo.epf.manager.goal.{caller}.a.u.g.bind
+             cotal.demo.epf.manager.goal.{caller}.a.u.g.result
+             $KV.cotal_records_demo.goal.manager.{caller}.a.u.g
+             $KV.cotal_records_demo.goalidx.manager.{caller}.a.u.g
+             $KV.cotal_records_demo.goaleff.manager.{caller}.a.u.g"
+        )
+    };
     let goals = Privilege {
-        publishes: "$JS.API.INFO
-                    cotal.demo.epf.manager.goal.o.a.u.g.bind
-                    cotal.demo.epf.manager.goal.o.a.u.g.result
-                    $KV.cotal_records_demo.goal.manager.o.a.u.g
-                    $KV.cotal_records_demo.goalidx.manager.o.a.u.g
-                    $KV.cotal_records_demo.goaleff.manager.o.a.u.g
-                    $JS.API.STREAM.MSG.GET.EPF_demo
-                    $JS.API.STREAM.MSG.GET.KV_cotal_records_demo"
-            .to_owned(),
+        publishes: format!(
+            "$JS.API.INFO
+             {}
+             {}
+             $JS.API.STREAM.MSG.GET.EPF_demo
+             $JS.API.STREAM.MSG.GET.KV_cotal_records_demo",
+            goals_of(owner.as_str()),
+            goals_of("local")
+        ),
         hears: of_role(StandingRole::GoalWriter),
         never_publishes: nobody(
             owner,
             &format!(
-                "cotal.demo.epf.auth.goal.o.a.u.g.bind
-                 cotal.demo.epf.manager.dec.o.a.u.r
+                "{}
+                 cotal.demo.epf.auth.goal.{owner}.a.u.g.bind
+                 cotal.demo.epf.manager.dec.{owner}.a.u.r
                  cotal.demo.ep.reply.manager.{iid}.0.o.a.u.n
-                 $KV.cotal_sessions_demo.session.s"
+                 $KV.cotal_sessions_demo.session.s",
+                goals_of(&format!("u_{}", "z".repeat(26)))
             ),
         ),
         never_hears: deaf(""),

@@ -15,7 +15,7 @@ use crate::{
     endpoint_token::{EndpointName, EndpointToken},
     manager_authority::StandingRole,
     names::{Names, manager_lease_key, session_key_filter},
-    token::{ConnId, InstanceId, Owner, Principal, SessionId, SpaceToken},
+    token::{ConnId, InstanceId, LOCAL_OWNER, Owner, OwnerKind, Principal, SessionId, SpaceToken},
 };
 
 /// Which of the two `remote-manager` credentials: they hold the same rows, under two actors.
@@ -83,14 +83,30 @@ pub fn remote_manager(
 
 /// `goal-writer`: the bind and terminal facts of an endpoint's goals, and the records of those goals, read where they
 /// lead. No rail, no event, no other record kind. No published list has the rows (decision D16).
-pub fn goal_writer(space: &SpaceToken, endpoint: &EndpointToken, conn: &ConnId) -> Permissions {
+///
+/// A person's manager serves that person's callers, and those of the static mesh: the goals of other owners are not its own
+/// to write. A platform's manager serves everybody.
+pub fn goal_writer(
+    space: &SpaceToken,
+    endpoint: &EndpointToken,
+    owner: &Owner,
+    conn: &ConnId,
+) -> Permissions {
     let names = Names::new(space);
-    let facts = |last: &str| format!("{}.epf.{endpoint}.goal.*.*.*.*.{last}", names.subject_prefix());
-    let mut publish = vec![JS_INFO.to_owned(), facts("bind"), facts("result")];
-    publish.extend(
-        ["goal", "goalidx", "goaleff"]
-            .map(|kind| Names::kv_subject(&names.records_bucket(), &format!("{kind}.{endpoint}.>"))),
-    );
+    let callers = match owner.kind() {
+        OwnerKind::Derived => vec![owner.as_str(), LOCAL_OWNER],
+        OwnerKind::Platform | OwnerKind::Local => vec!["*"],
+    };
+    let mut publish = vec![JS_INFO.to_owned()];
+    for caller in &callers {
+        let facts = format!("{}.epf.{endpoint}.goal.{caller}.*.*.*", names.subject_prefix());
+        publish.extend(["bind", "result"].map(|last| format!("{facts}.{last}")));
+    }
+    for caller in &callers {
+        publish.extend(["goal", "goalidx", "goaleff"].map(|kind| {
+            Names::kv_subject(&names.records_bucket(), &format!("{kind}.{endpoint}.{caller}.>"))
+        }));
+    }
     publish.extend([message_get(&names.epf_stream()), message_get(&names.records_stream())]);
     Permissions::allowing(publish, vec![inbox(conn)])
 }
