@@ -218,6 +218,8 @@ impl Drop for Paced {
 
 #[cfg(test)]
 mod tests {
+    use std::{cmp::Reverse, collections::BinaryHeap};
+
     use super::*;
 
     fn ms(n: u64) -> Duration {
@@ -352,6 +354,50 @@ mod tests {
         let beside = take(&mut stormed, now);
         assert!((2..=5).contains(&beside), "{beside}: no more than keep its callouts quick");
         assert!(take(&mut calm, now) >= 4, "a calm lane has all of its own");
+    }
+
+    /// How long a callout of a calm lane takes beside a storm, on two cores that serve in order: each callout needs one of
+    /// them for 5 ms. The longest of the second half of three seconds.
+    fn beside_a_storm(stormed: &mut Slots, calm: &mut Slots) -> Duration {
+        let start = Instant::now();
+        let (half, end) = (start + ms(1_500), start + ms(3_000));
+        let mut cores: BinaryHeap<Reverse<Instant>> = [Reverse(start), Reverse(start)].into();
+        let mut running: BinaryHeap<Reverse<(Instant, Instant, bool)>> = BinaryHeap::new();
+        let (mut now, mut next_calm, mut longest) = (start, start, Duration::ZERO);
+        while now < end {
+            let mut begin = |slots: &mut Slots, is_calm: bool| {
+                slots.take(now, !is_calm);
+                let Reverse(free) = cores.pop().unwrap();
+                let ends = free.max(now) + ms(5);
+                cores.push(Reverse(ends));
+                running.push(Reverse((ends, now, is_calm)));
+            };
+            if now >= next_calm {
+                assert!(calm.is_free(now), "the storm has no slot of another lane");
+                begin(calm, true);
+                next_calm += ms(97);
+            }
+            while stormed.is_free(now) {
+                begin(stormed, false);
+            }
+            let Reverse((ends, since, is_calm)) = running.pop().unwrap();
+            now = ends;
+            let slots = if is_calm { &mut *calm } else { &mut *stormed };
+            slots.give_back(since, Some(ends - since), now);
+            if is_calm && since >= half {
+                longest = longest.max(ends - since);
+            }
+        }
+        longest
+    }
+
+    #[test]
+    fn who_connects_beside_a_storm_waits_less_for_its_pace() {
+        let crowd = Crowd::on(2);
+        let paced = beside_a_storm(&mut Slots::paced(32, crowd.clone()), &mut Slots::paced(32, crowd));
+        let unpaced = beside_a_storm(&mut Slots::fixed(32), &mut Slots::fixed(32));
+        assert!(unpaced >= ms(80), "behind all of the storm: {unpaced:?}");
+        assert!(paced <= ms(15), "behind the few that keep the cores busy: {paced:?}");
     }
 
     #[test]
