@@ -7,15 +7,14 @@
     reason = "a test that meets what it does not expect has failed"
 )]
 
-mod manager_rows;
 mod stage;
 
 use cotal_auth::{AuthServiceArgs, End, Readiness, StartError, start_auth_service};
+use cotal_testkit::rows::{Rows, ServedSession, ServingManager};
 use cotal_trust::system::SystemClock;
-use cotal_wire::{Actor, Clock, LifecycleUid, SessionId};
+use cotal_wire::{Actor, Clock, LifecycleUid, Principal, SessionId};
 use serde_json::json;
 
-use manager_rows::{Rows, Session};
 use stage::{AT_LAST, Daemon, Stage, claims_of, error_of, root_credential, run_until_told};
 
 #[tokio::test]
@@ -49,14 +48,15 @@ async fn a_session_is_redeemed_at_the_exchange_and_again_at_each_connect() {
     let stage = Stage::start().await;
     let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
     stage.grant_human("alice", "cli", &[], &["general"]);
-    let rows =
-        Rows::of(&stage.space.server.url(), &stage.space.space, stage.space.account.data_account()).await;
+    let rows = Rows::over(&stage.space.anything().await.unwrap(), &stage.space.space);
     let owner = stage.owner_of("alice");
-    let manager = rows.register(&owner, 2).await;
+    let manager = ServingManager::register(&rows, &owner, 2).await.unwrap();
     let row = stage.ledger.read_interactive(&owner, &Actor::parse("cli").unwrap()).unwrap().unwrap();
-    let session = Session {
+    let session = ServedSession {
         id: SessionId::parse(&"s".repeat(43)).unwrap(),
-        principal: format!("{owner}.cli"),
+        instance: manager.instance.clone(),
+        epoch: manager.epoch,
+        holder: Principal::new(&owner, Actor::parse("cli").unwrap()),
         uid: LifecycleUid::parse(row.lifecycle_uid.as_deref().unwrap()).unwrap(),
         exp: SystemClock.now_millis().plus(3_600_500),
     };
@@ -74,7 +74,7 @@ async fn a_session_is_redeemed_at_the_exchange_and_again_at_each_connect() {
         assert_eq!((status, &answer["error"]), (401, &json!(format!("session redemption refused: {why}"))));
     };
     refused(ask("the-signature", 2), "there is no such session").await;
-    rows.session(&session, &manager, "active").await;
+    session.write(&rows, "active").await.unwrap();
     refused(ask("another", 3), "the grant is not the one that opened the session").await;
     refused(ask("the-signature", 3), "another epoch serves the session").await;
 
@@ -92,12 +92,12 @@ async fn a_session_is_redeemed_at_the_exchange_and_again_at_each_connect() {
     client.try_publish(&format!("cotal.demo.chat.{owner}.cli.general"), b"").await.expect_err("no channel");
 
     // Its manager registers again: the bearer that was signed before is worth nothing.
-    rows.open_gate(&manager, 3).await;
+    manager.open_at(&rows, 3).await.unwrap();
     stage.refused(Some(&bearer)).await;
     refused(ask("the-signature", 2), "the manager that serves the session is not registered").await;
-    rows.open_gate(&manager, 2).await;
+    manager.open_at(&rows, 2).await.unwrap();
     stage.connected(&bearer).await;
-    rows.session(&session, &manager, "closed").await;
+    session.write(&rows, "closed").await.unwrap();
     stage.refused(Some(&bearer)).await;
     refused(ask("the-signature", 2), "the session is not active").await;
     daemon.stop().await.unwrap();
@@ -109,10 +109,9 @@ async fn a_managers_caller_is_bound_at_the_exchange_issued_at_its_connect_and_re
     let stage = Stage::start().await;
     let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
     stage.grant_human("alice", "cli", &["spawn"], &["general"]);
-    let rows =
-        Rows::of(&stage.space.server.url(), &stage.space.space, stage.space.account.data_account()).await;
+    let rows = Rows::over(&stage.space.anything().await.unwrap(), &stage.space.space);
     let owner = stage.owner_of("alice");
-    let manager = rows.register(&owner, 1).await;
+    let manager = ServingManager::register(&rows, &owner, 1).await.unwrap();
     let mut body = stage.human("alice", "cli");
     body["view"] = json!("manager-caller");
     let (status, answer) = daemon.exchange(&body).await;
@@ -133,10 +132,10 @@ async fn a_managers_caller_is_bound_at_the_exchange_issued_at_its_connect_and_re
     client.try_publish(&format!("cotal.demo.chat.{owner}.cli.general"), b"").await.expect_err("no channel");
 
     // Whatever was issued, a manager that does not serve is nobody's.
-    rows.open_gate(&manager, 2).await;
+    manager.open_at(&rows, 2).await.unwrap();
     stage.refused(Some(&bearer)).await;
     assert_eq!(daemon.exchange(&body).await.0, 401);
-    rows.open_gate(&manager, 1).await;
+    manager.open_at(&rows, 1).await.unwrap();
     stage.connected(&bearer).await;
     assert_eq!(rows.bucket("accepted").keys("accepted.v1.>").await.unwrap(), accepted, "confirmed");
     daemon.stop().await.unwrap();

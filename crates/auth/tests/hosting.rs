@@ -9,19 +9,20 @@
 )]
 
 mod house;
-mod manager_rows;
 
 use std::{os::unix::fs::PermissionsExt as _, time::Duration};
 
 use cotal_auth::AuthServiceArgs;
 use cotal_ledger::Ledger;
-use cotal_testkit::raw::RawClient;
+use cotal_testkit::{
+    raw::RawClient,
+    rows::{Rows, ServedSession, ServingManager},
+};
 use cotal_trust::system::SystemClock;
-use cotal_wire::{Actor, Clock as _, LifecycleUid, SessionId, names::Names};
+use cotal_wire::{Actor, Clock as _, LifecycleUid, Principal, SessionId, names::Names};
 use serde_json::{Value, json};
 
 use house::{AT_LAST, House, eventually, manifest_of, timed};
-use manager_rows::{Rows, Session};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_space_of_a_manifest_is_served_until_its_entry_goes_and_the_others_do_not_notice() {
@@ -177,20 +178,22 @@ async fn nothing_of_one_space_works_in_another() {
     // A redeemed session, shown at the other space by the very same person, who has the same actor there.
     let alice = house.owner("acme", "alice");
     let in_acme = house.spaces.of("acme");
-    let account = in_acme.account.data_account();
-    let rows = Rows::of(&house.spaces.server.url(), &in_acme.space, account).await;
-    let manager = rows.register(&alice, 2).await;
+    let anything = in_acme.anything(&house.spaces.server.url()).await.unwrap();
+    let rows = Rows::over(&anything, &in_acme.space);
+    let manager = ServingManager::register(&rows, &alice, 2).await.unwrap();
     let row = Ledger::at(&in_acme.state_dir)
         .read_interactive(&alice, &Actor::parse("cli").unwrap())
         .unwrap()
         .unwrap();
-    let session = Session {
+    let session = ServedSession {
         id: SessionId::parse(&"s".repeat(43)).unwrap(),
-        principal: format!("{alice}.cli"),
+        instance: manager.instance.clone(),
+        epoch: manager.epoch,
+        holder: Principal::new(&alice, Actor::parse("cli").unwrap()),
         uid: LifecycleUid::parse(row.lifecycle_uid.as_deref().unwrap()).unwrap(),
         exp: SystemClock.now_millis().plus(3_600_500),
     };
-    rows.session(&session, &manager, "active").await;
+    session.write(&rows, "active").await.unwrap();
     let mut ask = house.human("alice");
     ask["view"] = json!("session-caller");
     ask["sessionGrant"] = json!({

@@ -8,7 +8,6 @@
     reason = "a test that meets what it does not expect has failed"
 )]
 
-mod manager_rows;
 mod stage;
 mod tap;
 
@@ -24,6 +23,7 @@ use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
 use cotal_testkit::{
     disk::files,
     raw::{ConnectOutcome, RawClient},
+    rows::{Rows, ServingManager},
     spaces::TestSpaces,
 };
 use cotal_trust::{
@@ -43,7 +43,6 @@ use cotal_workspace::{material::Discovery, root::Root};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use manager_rows::Rows;
 use stage::{AT_LAST, Daemon, Stage, claims_of, error_of, options_announcing};
 use tap::Tap;
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -315,7 +314,7 @@ async fn the_broker_grants_of_a_replica_are_these_and_the_broker_denies_it_every
 }
 
 /// A `manager-caller` bearer of alice, bound to this manager, with the root credential of her other bearer.
-fn bound_to(stage: &Stage, manager: &manager_rows::Manager, bearer: &str) -> String {
+fn bound_to(stage: &Stage, manager: &ServingManager, bearer: &str) -> String {
     let act = &claims_of(bearer)["act"];
     let text = |name: &str| act[name].as_str().unwrap();
     let scope: Vec<String> = serde_json::from_value(act["scope"].clone()).unwrap();
@@ -345,9 +344,8 @@ async fn a_replica_issues_over_a_session_of_its_own_and_only_once_a_connect_need
     let (_, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
     let plain = answer["token"].as_str().unwrap().to_owned();
     daemon.stop().await.unwrap();
-    let rows =
-        Rows::of(&stage.space.server.url(), &stage.space.space, stage.space.account.data_account()).await;
-    let manager = rows.register(&stage.owner_of("alice"), 0).await;
+    let rows = Rows::over(&stage.space.anything().await.unwrap(), &stage.space.space);
+    let manager = ServingManager::register(&rows, stage.owner_of("alice"), 0).await.unwrap();
     let bound = bound_to(&stage, &manager, &plain);
 
     let tap = Tap::start(stage.space.server.port()).await;

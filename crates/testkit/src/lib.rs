@@ -11,6 +11,7 @@ pub mod process;
 pub mod proxy;
 pub mod raw;
 pub mod registration;
+pub mod rows;
 pub mod runs;
 pub mod space;
 pub mod spaces;

@@ -50,22 +50,23 @@ impl TestSpace {
         Self::start_with_policy(name, idp_url, BrokerPolicy::default()).await
     }
 
+    fn connector(&self) -> Connector {
+        connector(&self.server.url(), &self.space, &self.account)
+    }
+
+    /// A connection to the data account that may do anything.
+    pub async fn anything(&self) -> Result<Connection> {
+        anything(&self.connector()).await
+    }
+
     /// A connection of five minutes in the space's account, signed by its key, that may ask JetStream anything.
     pub async fn jetstream(&self, label: &str) -> Result<Connection> {
-        let connector = Connector::new(
-            &self.server.url(),
-            self.space.clone(),
-            self.material.data_account.clone(),
-            Custody::new(),
-            Arc::new(SystemClock),
-            Arc::new(SystemEntropy),
-        );
         let api = |conn: &ConnId| Permissions {
             publish: Rules { allow: vec!["$JS.API.>".into()], deny: vec![] },
             subscribe: Rules { allow: vec![format!("_INBOX_{conn}.>")], deny: vec![] },
         };
         let one_shot = Lifetime::OneShot { ttl_secs: 300, principal: None };
-        Ok(connector.open(label.into(), &api, one_shot).await?)
+        Ok(self.connector().open(label.into(), &api, one_shot).await?)
     }
 
     /// As [`Self::start`], with bounds of the broker's own.
@@ -171,22 +172,12 @@ impl SpaceParts {
     }
 
     fn connector(&self, server: &str) -> Connector {
-        Connector::new(
-            server,
-            self.space.clone(),
-            self.account.data_account(),
-            Custody::new(),
-            Arc::new(SystemClock),
-            Arc::new(SystemEntropy),
-        )
+        connector(server, &self.space, &self.account)
     }
 
     /// A connection to the data account that may do anything: to break what a service stores.
     pub async fn anything(&self, server: &str) -> Result<Connection> {
-        let all = || Rules { allow: vec![">".to_owned()], deny: Vec::new() };
-        let grants = move |_: &ConnId| Permissions { publish: all(), subscribe: all() };
-        let label = format!("cotal:test:{}", self.space);
-        Ok(self.connector(server).open(label, &grants, Lifetime::Renewing).await?)
+        anything(&self.connector(server)).await
     }
 
     /// Creates the space's streams and buckets on a broker that knows its accounts.
@@ -199,6 +190,24 @@ impl SpaceParts {
         provision::provision_space(&provisioner, &self.space).await?;
         Ok(provisioner.close().await?)
     }
+}
+
+fn connector(server: &str, space: &Space, account: &SpaceAccount) -> Connector {
+    Connector::new(
+        server,
+        space.clone(),
+        account.data_account(),
+        Custody::new(),
+        Arc::new(SystemClock),
+        Arc::new(SystemEntropy),
+    )
+}
+
+async fn anything(connector: &Connector) -> Result<Connection> {
+    let all = || Rules { allow: vec![">".to_owned()], deny: Vec::new() };
+    let grants = move |_: &ConnId| Permissions { publish: all(), subscribe: all() };
+    let label = format!("cotal:test:{}", connector.space());
+    Ok(connector.open(label, &grants, Lifetime::Renewing).await?)
 }
 
 #[cfg(test)]

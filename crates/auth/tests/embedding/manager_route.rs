@@ -1,21 +1,18 @@
 //! `/manager-service-authority` and its verification door over the real dispatcher, store and ledger: of two broken rules the
 //! earlier one answers, with the status of its face or door (contract 06 §2, §14.1).
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
-};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use cotal_auth::{AuthService, PublicFaceRequest, start_auth_service};
 use cotal_authority::registration::Registry;
-use cotal_broker::{Connection, Connector, Custody, Lifetime};
+use cotal_broker::Connection;
 use cotal_testkit::{
     manager::{Proved, TestManager, unknown_proof},
     runs::run_id,
 };
-use cotal_trust::system::{SystemClock, SystemEntropy};
+use cotal_trust::system::SystemEntropy;
 use cotal_wire::{
-    ConnId, Generation, LifecycleUid, Names, OpId, Permissions, Principal, Revision, Rules, UnixMillis,
+    Generation, LifecycleUid, Names, OpId, Permissions, Principal, Revision, UnixMillis,
     manager_authority::{Gate, Kind, Operation, Proof, Rule as Row, Scope, Stock},
     rows::{IssuedAuthorityRef, IssuedPermissions, RunAdmission},
 };
@@ -43,18 +40,7 @@ impl Scene {
         let face = PublicFaceRequest::on_port(0).behind_trusted_proxy(true);
         let service = start_auth_service(stage.inputs().public_face(face)).await.unwrap();
         let account = stage.space.material.data_account.clone();
-        let connector = Connector::new(
-            &stage.space.server.url(),
-            stage.space.space.clone(),
-            account.clone(),
-            Custody::new(),
-            Arc::new(SystemClock),
-            Arc::new(SystemEntropy),
-        );
-        let all = || Rules { allow: vec![">".to_owned()], deny: Vec::new() };
-        let grants = |_: &ConnId| Permissions { publish: all(), subscribe: all() };
-        let lifetime = Lifetime::OneShot { ttl_secs: 600, principal: None };
-        let anything = connector.open("anything".into(), &grants, lifetime).await.unwrap();
+        let anything = stage.space.anything().await.unwrap();
         stage.grant_human("alice", "cli", &["supervise"], &[">"]);
         stage.grant_human("alice", "web", &["spawn", "admin"], &[">"]);
         stage.grant_human("bob", "cli", &["supervise"], &[">"]);

@@ -11,6 +11,7 @@
 mod lifecycle;
 mod privileges;
 mod rig;
+mod run_privileges;
 mod running;
 mod runs;
 #[path = "../stage/mod.rs"]

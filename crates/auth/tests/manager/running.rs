@@ -7,7 +7,7 @@ use cotal_authority::{
     registration::Registry,
 };
 use cotal_broker::{
-    Connection, Lifetime,
+    Connection,
     kv::{Bucket, LeaderRead},
 };
 use cotal_testkit::{
@@ -22,7 +22,7 @@ use cotal_trust::{
     system::{SystemClock, SystemEntropy},
 };
 use cotal_wire::{
-    Actor, Clock, ConnId, LifecycleUid, Names, Permissions, Principal, Rules, User,
+    Actor, Clock, ConnId, LifecycleUid, Names, Permissions, Principal, User,
     grants::{self, Capabilities, ConnectPrincipal, Profile},
     manager_authority::{
         Kind, Operation, RUN_ANSWER, RUN_CANCEL, RUN_START, RUN_SUBMIT, RunId, StandingRole,
@@ -53,12 +53,7 @@ pub(super) struct Caller {
 impl Running {
     pub(super) async fn start() -> Self {
         let rig = Rig::start_with(&["supervise", "run"]).await;
-        let all = || Rules { allow: vec![">".to_owned()], deny: vec![] };
-        let everything = move |_: &ConnId| Permissions { publish: all(), subscribe: all() };
-        let admin = connector(&rig.stage)
-            .open("cotal:test:runs".into(), &everything, Lifetime::Renewing)
-            .await
-            .unwrap();
+        let admin = rig.stage.space.anything().await.unwrap();
         let proved = rig.activated().await.proved();
         Self { rig, admin, proved }
     }

@@ -5,12 +5,8 @@ use cotal_broker::{
     Connection,
     kv::{Bucket, WriteOutcome},
 };
-use cotal_trust::system::SystemEntropy;
-use cotal_wire::{
-    DerivedOwner, DigestRef, EndpointName, InstanceId, Names, Owner, Revision, Space,
-    canonical::VOID_CLOSURE_DIGEST,
-    rows::{ServiceSpec, ServiceStatus, StatusState},
-};
+use cotal_testkit::rows::{Rows, ServingManager};
+use cotal_wire::{DerivedOwner, Names, Owner, Space};
 use futures::{StreamExt, TryStreamExt, stream};
 
 /// Rows that are written at once.
@@ -27,7 +23,7 @@ pub(super) async fn goals(connection: &Connection, space: &Space, owner: &Owner,
                  \"goalId\":\"{goal}\",\"iid\":\"i\"}}"
             );
             let key = format!("goalidx.manager.{owner}.alice.uid1.{goal}");
-            create(&records, &key, row.into_bytes()).await.map(drop)
+            create(&records, &key, row.into_bytes()).await
         })
         .buffer_unordered(AT_ONCE)
         .try_collect()
@@ -36,32 +32,17 @@ pub(super) async fn goals(connection: &Connection, space: &Space, owner: &Owner,
 
 /// Registers one manager for each of these owners: its spec, its status, its open gate.
 pub(super) async fn managers(connection: &Connection, space: &Space, owners: &[DerivedOwner]) -> Result<()> {
-    let names = Names::new(&space.token());
-    let records = Bucket::new(connection, &names.records_bucket());
-    let auth = Bucket::new(connection, &names.auth_bucket());
+    let rows = Rows::over(connection, space);
     stream::iter(owners)
-        .map(async |owner| {
-            let instance = InstanceId::mint(&SystemEntropy);
-            let digest = DigestRef::parse(VOID_CLOSURE_DIGEST)?;
-            let spec = ServiceSpec::new(&EndpointName::parse("manager")?, &Owner::from(owner), vec![digest])?;
-            let at = create(&records, &format!("svc.manager.{instance}.spec"), spec.to_bytes()).await?;
-            let status = ServiceStatus::new(1, StatusState::ready(), at);
-            create(&records, &format!("svc.manager.{instance}.status"), status.to_bytes()).await?;
-            let gate = format!(
-                "{{\"state\":\"open\",\"generation\":1,\"processEpoch\":1,\"registrationRevision\":{},\
-                 \"nameAuthorityRevision\":0,\"principal\":\"{owner}.manager_serve_{instance}\"}}",
-                at.0
-            );
-            create(&auth, &format!("epgate.manager.{instance}"), gate.into_bytes()).await.map(drop)
-        })
+        .map(async |owner| ServingManager::register(&rows, owner, 1).await.map(drop))
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await
 }
 
-async fn create(bucket: &Bucket, key: &str, value: Vec<u8>) -> Result<Revision> {
+async fn create(bucket: &Bucket, key: &str, value: Vec<u8>) -> Result<()> {
     match bucket.create(key, value.into()).await {
-        WriteOutcome::Written(revision) => Ok(revision),
+        WriteOutcome::Written(_) => Ok(()),
         outcome => bail!("{key} was not written: {outcome:?}"),
     }
 }

@@ -10,7 +10,7 @@ use futures::future::join_all;
 
 use crate::{
     house::{Ask, House, Plan, field},
-    serving::{Manager, accepted, attempts, connected, keys, state},
+    serving::{accepted, attempts, bearer_of, connected, describe, keys, registered, state},
 };
 
 /// A connect that the deadline cuts while its pair is being issued, held after each of its writes; the client comes back
@@ -29,8 +29,8 @@ async fn the_deadline_loses_no_issuance_and_a_late_one_doubles_none() {
         };
         let house = House::build("demo", plan).await;
         let granted = house.grant("cli", &["spawn"], &["general"], &[]).await;
-        let manager = Manager::register(&house, 0).await;
-        let bearer = manager.bearer(&house, &granted);
+        let manager = registered(&house, 0).await;
+        let bearer = bearer_of(&house, &granted, &manager);
 
         let (client, outcome) = house.connect_as(&bearer, "nonce-issued-1").await;
         assert!(client.is_none(), "{outcome:?}");
@@ -47,7 +47,7 @@ async fn the_deadline_loses_no_issuance_and_a_late_one_doubles_none() {
         house.callout.stop().await;
         assert_eq!(accepted(&house, "nonce-issued-1").await.unwrap(), held, "{nth}");
         let generation = held.generation.to_string();
-        client.try_publish(&manager.describe(&granted, Some(&generation)), b"").await.unwrap();
+        client.try_publish(&describe(&manager, &granted, Some(&generation)), b"").await.unwrap();
         assert_eq!(state(&house, &held).await, "active");
         assert_eq!(attempts(&house, "active").await, 1, "after write {nth}");
         assert_eq!(house.issuance_rows().await, 1, "nothing was signed for the one that was cut off");
@@ -63,8 +63,8 @@ async fn a_callout_that_is_killed_between_any_two_writes_leaves_a_nonce_that_con
         let plan = Plan { callers: true, watch: Some(failpoint.clone()).into(), ..Plan::patient() };
         let house = House::build("demo", plan).await;
         let granted = house.grant("cli", &["spawn"], &["general"], &[]).await;
-        let manager = Manager::register(&house, 0).await;
-        let bearer = manager.bearer(&house, &granted);
+        let manager = registered(&house, 0).await;
+        let bearer = bearer_of(&house, &granted, &manager);
         let house = Arc::new(house);
         let first = tokio::spawn({
             let (house, bearer) = (house.clone(), bearer.clone());
@@ -84,7 +84,7 @@ async fn a_callout_that_is_killed_between_any_two_writes_leaves_a_nonce_that_con
         }
         let held = accepted(&house, "nonce-issued-1").await.unwrap();
         let generation = held.generation.to_string();
-        let describe = manager.describe(&granted, Some(&generation));
+        let describe = describe(&manager, &granted, Some(&generation));
         minted.unwrap().try_publish(&describe, b"").await.unwrap();
         assert_eq!(state(&house, &held).await, "active");
 
@@ -114,8 +114,8 @@ async fn connects_at_once_under_one_nonce_share_one_pair_and_every_other_attempt
     let house = House::build("demo", Plan::with_callers()).await;
     let replica = house.start_callout().await;
     let granted = house.grant("cli", &["spawn"], &["general"], &[]).await;
-    let manager = Manager::register(&house, 0).await;
-    let bearer = manager.bearer(&house, &granted);
+    let manager = registered(&house, 0).await;
+    let bearer = bearer_of(&house, &granted, &manager);
     let outcomes = join_all((0..24).map(|_| house.connect_as(&bearer, "nonce-issued-1"))).await;
     let minted = outcomes.iter().filter(|(client, _)| client.is_some()).count();
     house.answered(24).await;
@@ -138,8 +138,8 @@ async fn connects_at_once_under_one_nonce_share_one_pair_and_every_other_attempt
 async fn a_flood_of_issued_connects_is_issued_over_one_connection_and_plain_ones_go_on_beside_it() {
     let house = House::build("demo", Plan::with_callers()).await;
     let granted = house.grant("cli", &["spawn"], &["general"], &[]).await;
-    let manager = Manager::register(&house, 0).await;
-    let (bound, plain) = (manager.bearer(&house, &granted), house.bearer(&granted, Ask::default()));
+    let manager = registered(&house, 0).await;
+    let (bound, plain) = (bearer_of(&house, &granted, &manager), house.bearer(&granted, Ask::default()));
     let issued = join_all((0..128).map(|_| house.connect(&bound)));
     let plain = join_all((0..32).map(|_| house.connect(&plain)));
     let (issued, plain) = futures::join!(issued, plain);
@@ -169,8 +169,8 @@ async fn an_issuance_that_hangs_holds_up_issued_connects_alone() {
     };
     let house = Arc::new(House::build("demo", plan).await);
     let granted = house.grant("cli", &["spawn"], &["general"], &[]).await;
-    let manager = Manager::register(&house, 0).await;
-    let (bound, plain) = (manager.bearer(&house, &granted), house.bearer(&granted, Ask::default()));
+    let manager = registered(&house, 0).await;
+    let (bound, plain) = (bearer_of(&house, &granted, &manager), house.bearer(&granted, Ask::default()));
     let hanging = tokio::spawn({
         let (house, bound) = (house.clone(), bound.clone());
         async move { house.connect_as(&bound, "nonce-hanging").await.0.is_some() }

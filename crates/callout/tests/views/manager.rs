@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use cotal_ledger::GrantInput;
-use cotal_testkit::privilege::Privilege;
+use cotal_testkit::{privilege::Privilege, rows::ServingManager};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{
-    Actor, ConnId, InstanceId, LifecycleUid, Owner, Principal, Revision, View,
+    Actor, ConnId, InstanceId, LifecycleUid, Principal, View,
     grants::{self, Capabilities, Issued, Profile},
     names::accepted_key,
     rows::IssuedPermissions,
@@ -14,15 +14,18 @@ use cotal_wire::{
 
 use crate::{
     house::{Ask, Granted, House, Plan, owner},
-    serving::{Manager, Session, accepted, attempts, connected, keys, state},
+    serving::{
+        accepted, attempts, bearer_of, connected, describe, keys, registered, rows, session_bearer,
+        session_of, state,
+    },
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_managers_caller_is_issued_a_pair_once_a_nonce_and_signed_exactly_that() {
     let house = House::build("demo", Plan::with_callers()).await;
     let granted = house.grant("cli", &["spawn"], &["general"], &["general"]).await;
-    let manager = Manager::register(&house, 3).await;
-    let bearer = manager.bearer(&house, &granted);
+    let manager = registered(&house, 3).await;
+    let bearer = bearer_of(&house, &granted, &manager);
     assert_eq!(house.issuers(), (0, 0), "nobody has dialled yet");
 
     let mut client = connected(&house, &bearer, "nonce-issued-1").await;
@@ -77,8 +80,8 @@ async fn a_managers_caller_is_issued_a_pair_once_a_nonce_and_signed_exactly_that
              cotal.demo.chat.{owner}.{actor}.general
              $JS.API.STREAM.MSG.GET.KV_cotal_accepted_demo
              $JS.API.INFO",
-            manager.describe(&granted, None),
-            manager.describe(&granted, Some(&"0".repeat(32))),
+            describe(&manager, &granted, None),
+            describe(&manager, &granted, Some(&"0".repeat(32))),
         ),
         never_hears: format!(
             "cotal.demo.ep.v1.reply.*.*.*.{stranger}.*
@@ -100,7 +103,7 @@ async fn a_managers_caller_is_issued_a_pair_once_a_nonce_and_signed_exactly_that
 
     // Again under the same nonce: the same generation. Under another: another.
     let mut again = connected(&house, &bearer, "nonce-issued-1").await;
-    again.try_publish(&manager.describe(&granted, Some(generation.as_str())), b"").await.unwrap();
+    again.try_publish(&describe(&manager, &granted, Some(generation.as_str())), b"").await.unwrap();
     assert_eq!(keys(&house, "v1.>").await.len(), 1, "it was confirmed");
     connected(&house, &bearer, "nonce-issued-2").await;
     assert_ne!(accepted(&house, "nonce-issued-2").await.unwrap().generation, authority.generation);
@@ -114,18 +117,18 @@ async fn a_nonce_that_holds_anothers_pair_or_another_ceiling_refuses() {
     let house = House::build("demo", Plan::with_callers()).await;
     let alice = house.grant("cli", &["spawn"], &["general"], &[]).await;
     let other = house.grant("other", &["spawn"], &["general"], &[]).await;
-    let (first, second) = (Manager::register(&house, 0).await, Manager::register(&house, 0).await);
-    connected(&house, &first.bearer(&house, &alice), "nonce-issued-1").await;
+    let (first, second) = (registered(&house, 0).await, registered(&house, 0).await);
+    connected(&house, &bearer_of(&house, &alice, &first), "nonce-issued-1").await;
     let held = accepted(&house, "nonce-issued-1").await.unwrap();
 
-    let reason = house.denied(&first.bearer(&house, &other), "nonce-issued-1").await;
+    let reason = house.denied(&bearer_of(&house, &other, &first), "nonce-issued-1").await;
     assert!(reason.starts_with("permissions: ") && reason.contains("another caller's issuance"), "{reason}");
     // Another manager is another ceiling: the client needs another nonce.
-    let reason = house.denied(&second.bearer(&house, &alice), "nonce-issued-1").await;
+    let reason = house.denied(&bearer_of(&house, &alice, &second), "nonce-issued-1").await;
     assert!(reason.contains("the ceiling is another one than was issued"), "{reason}");
     assert_eq!(accepted(&house, "nonce-issued-1").await.unwrap(), held);
     assert_eq!((keys(&house, "v1.>").await.len(), attempts(&house, "active").await), (1, 1));
-    connected(&house, &second.bearer(&house, &alice), "nonce-issued-2").await;
+    connected(&house, &bearer_of(&house, &alice, &second), "nonce-issued-2").await;
     house.close().await;
 }
 
@@ -133,31 +136,30 @@ async fn a_nonce_that_holds_anothers_pair_or_another_ceiling_refuses() {
 async fn a_manager_that_does_not_serve_the_owner_refuses_in_order_and_nothing_is_issued() {
     let house = House::build("demo", Plan::with_callers()).await;
     let granted = house.grant("cli", &[], &["general"], &[]).await;
-    let manager = Manager::register(&house, 3).await;
-    let bearer = manager.bearer(&house, &granted);
-    let unregistered =
-        Manager { instance: InstanceId::mint(&SystemEntropy), epoch: 0, revision: Revision(0) };
+    let mut manager = registered(&house, 3).await;
+    let bearer = bearer_of(&house, &granted, &manager);
+    let unregistered = ServingManager::unheard(owner(), 0);
     let says = async |bearer: &str, instance: &InstanceId, verdict: &str| {
         let reason = house.denied(bearer, &house.nonce()).await;
         let expected =
             format!("permissions: manager instance {instance} is {verdict} at the permission mint");
         assert_eq!(reason, expected);
     };
-    says(&unregistered.bearer(&house, &granted), &unregistered.instance, "unknown").await;
+    says(&bearer_of(&house, &granted, &unregistered), &unregistered.instance, "unknown").await;
     let foreign = "u_bbbbbbbbbbbbbbbbbbbbbbbbbb.manager_serve_x";
     // Frozen and foreign at once: the earlier check speaks.
-    manager.gate(&house, "frozen", foreign, 3).await;
+    manager.gate(&rows(&house), "frozen", foreign, 3).await.unwrap();
     says(&bearer, &manager.instance, "not open").await;
-    manager.gate(&house, "open", foreign, 3).await;
+    manager.gate(&rows(&house), "open", foreign, 3).await.unwrap();
     says(&bearer, &manager.instance, "not this owner's").await;
-    manager.gate(&house, "open", &manager.principal(), 4).await;
+    manager.gate(&rows(&house), "open", &manager.principal(), 4).await.unwrap();
     says(&bearer, &manager.instance, "not registered").await;
-    manager.report(&house, 4).await;
-    let spec = manager.write_spec(&house, &Owner::from(owner())).await;
+    manager.report(&rows(&house), 4).await.unwrap();
+    manager.write_spec(&rows(&house)).await.unwrap();
     says(&bearer, &manager.instance, "not registered").await;
-    let manager = Manager { revision: spec, epoch: 4, ..manager };
-    manager.report(&house, 4).await;
-    manager.open(&house).await;
+    manager.epoch = 4;
+    manager.report(&rows(&house), 4).await.unwrap();
+    manager.open(&rows(&house)).await.unwrap();
     assert!(keys(&house, ">").await.is_empty() && house.issuers() == (0, 0));
     assert_eq!(house.issuance_rows().await, 0);
     connected(&house, &bearer, "nonce-issued-1").await;
@@ -167,7 +169,7 @@ async fn a_manager_that_does_not_serve_the_owner_refuses_in_order_and_nothing_is
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_is_issued_a_pair_only_while_it_and_its_parent_may_run() {
     let house = House::build("demo", Plan::with_callers()).await;
-    let manager = Manager::register(&house, 0).await;
+    let manager = registered(&house, 0).await;
     let grant = |scope: &[&str], actor: &str, parent: Option<&str>| GrantInput {
         owner: owner(),
         actor: Actor::parse(actor).unwrap(),
@@ -201,10 +203,10 @@ async fn an_agent_is_issued_a_pair_only_while_it_and_its_parent_may_run() {
         let credential = house.plane.mint_connect_credential(&owner(), &actor, &uid).await.unwrap();
         let granted = Granted { owner: owner(), actor, scope: input.scope, uid, credential };
         let nonce = format!("nonce-agent-{nth}");
-        let mut client = connected(&house, &manager.bearer(&house, &granted), &nonce).await;
+        let mut client = connected(&house, &bearer_of(&house, &granted, &manager), &nonce).await;
         let pair = accepted(&house, &nonce).await;
         assert_eq!(pair.is_some(), issued, "{parent_scope:?} {scope:?}");
-        let legacy = client.try_publish(&manager.describe(&granted, None), b"").await;
+        let legacy = client.try_publish(&describe(&manager, &granted, None), b"").await;
         assert_eq!(legacy.is_ok(), !issued, "{parent_scope:?} {scope:?}");
     }
     house.close().await;
@@ -229,11 +231,11 @@ async fn a_connect_that_needs_no_pair_dials_no_issuer_and_writes_nothing_of_one(
 async fn a_callout_that_nobody_answers_for_refuses_the_views_that_need_an_answer() {
     let house = House::build("demo", Plan::default()).await;
     let granted = house.grant("cli", &[], &["general"], &[]).await;
-    let manager = Manager::register(&house, 0).await;
-    let reason = house.denied(&manager.bearer(&house, &granted), &house.nonce()).await;
+    let manager = registered(&house, 0).await;
+    let reason = house.denied(&bearer_of(&house, &granted, &manager), &house.nonce()).await;
     assert!(reason.contains("manager-caller needs a manager authorizer"), "{reason}");
-    let session = Session::new('s', &granted, &manager);
-    let reason = house.denied(&session.bearer(&house, &granted), &house.nonce()).await;
+    let session = session_of('s', &granted, &manager);
+    let reason = house.denied(&session_bearer(&house, &granted, &session), &house.nonce()).await;
     assert!(reason.contains("session-caller needs a session verifier"), "{reason}");
     house.close().await;
 }
@@ -243,8 +245,8 @@ async fn a_callout_that_nobody_answers_for_refuses_the_views_that_need_an_answer
 async fn a_space_in_which_nothing_can_be_issued_refuses_the_caller_that_needs_it() {
     let house = House::build("de mo", Plan::with_callers()).await;
     let granted = house.grant("cli", &[], &["general"], &[]).await;
-    let manager = Manager::register(&house, 0).await;
-    let reason = house.denied(&manager.bearer(&house, &granted), &house.nonce()).await;
+    let manager = registered(&house, 0).await;
+    let reason = house.denied(&bearer_of(&house, &granted, &manager), &house.nonce()).await;
     assert!(reason.contains("nothing can be issued in it"), "{reason}");
     assert!(house.connect(&house.bearer(&granted, Ask::default())).await.is_some());
     house.close().await;
@@ -254,8 +256,8 @@ async fn a_space_in_which_nothing_can_be_issued_refuses_the_caller_that_needs_it
 async fn what_was_issued_ends_with_its_actor_and_its_nonce_is_issued_nothing_again() {
     let house = House::build("demo", Plan::with_callers()).await;
     let granted = house.grant("cli", &["spawn"], &["general"], &[]).await;
-    let manager = Manager::register(&house, 0).await;
-    let bearer = manager.bearer(&house, &granted);
+    let manager = registered(&house, 0).await;
+    let bearer = bearer_of(&house, &granted, &manager);
     for nonce in ["nonce-issued-1", "nonce-issued-2"] {
         connected(&house, &bearer, nonce).await;
     }

@@ -1,101 +1,45 @@
-//! A registered manager and a session that it serves, as their rows say, and what was issued to its callers.
+//! A manager and a session that it serves, and what was issued to its callers.
 
-use cotal_broker::kv::{Bucket, LeaderRead, WriteOutcome};
-use cotal_testkit::raw::{ConnectOutcome, RawClient};
+use cotal_broker::kv::LeaderRead;
+use cotal_testkit::{
+    raw::{ConnectOutcome, RawClient},
+    rows::{Rows, ServedSession, ServingManager},
+};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{
-    Clock, ConnId, DigestRef, EndpointName, InstanceId, LifecycleUid, Owner, Principal, Revision,
-    SessionClaim, SessionEndpoint, SessionId, UnixMillis, View,
-    canonical::VOID_CLOSURE_DIGEST,
+    Clock, ConnId, Principal, SessionClaim, SessionEndpoint, SessionId, View,
     grants::{ConnectPrincipal, Issued},
-    names::{accepted_key, session_key},
-    rows::{AcceptedRow, IssuedAuthorityRef, ServiceSpec, ServiceStatus, StatusState},
+    names::accepted_key,
+    rows::{AcceptedRow, IssuedAuthorityRef},
 };
 
 use crate::house::{Granted, House, owner};
 
-/// Writes this over whatever stands there.
-pub(crate) async fn put(bucket: &Bucket, key: &str, value: Vec<u8>) -> Revision {
-    let at = match bucket.leader_read(key).await.unwrap() {
-        LeaderRead::Absent => Revision(0),
-        LeaderRead::Marker(revision) => revision,
-        LeaderRead::Value(entry) => entry.revision,
-    };
-    match bucket.put_pinned(key, value.into(), at).await {
-        WriteOutcome::Written(revision) => revision,
-        other => panic!("{key}: {other:?}"),
-    }
+pub(crate) fn rows(house: &House) -> Rows {
+    Rows::over(&house.admin, &house.material.space)
 }
 
-/// A registered manager of the owner, as its rows say.
-pub(crate) struct Manager {
-    pub(crate) instance: InstanceId,
-    pub(crate) epoch: u64,
-    pub(crate) revision: Revision,
+/// A registered manager of the owner.
+pub(crate) async fn registered(house: &House, epoch: u64) -> ServingManager {
+    ServingManager::register(&rows(house), owner(), epoch).await.unwrap()
 }
 
-impl Manager {
-    pub(crate) async fn register(house: &House, epoch: u64) -> Self {
-        let instance = InstanceId::mint(&SystemEntropy);
-        let mut manager = Self { instance, epoch, revision: Revision(0) };
-        manager.revision = manager.write_spec(house, &Owner::from(owner())).await;
-        manager.report(house, epoch).await;
-        manager.open(house).await;
-        manager
-    }
+/// A bearer bound to this manager.
+pub(crate) fn bearer_of(house: &House, granted: &Granted, manager: &ServingManager) -> String {
+    let instance = manager.instance.clone();
+    house.pinned(granted, View::ManagerCaller, |grant| cotal_trust::bearer::BearerGrant {
+        manager_instance_id: Some(instance),
+        ..grant
+    })
+}
 
-    pub(crate) async fn write_spec(&self, house: &House, of: &Owner) -> Revision {
-        let name = EndpointName::parse("manager").unwrap();
-        let spec = ServiceSpec::new(&name, of, vec![DigestRef::parse(VOID_CLOSURE_DIGEST).unwrap()]).unwrap();
-        put(&house.bucket("records"), &format!("svc.manager.{}.spec", self.instance), spec.to_bytes()).await
-    }
-
-    pub(crate) async fn report(&self, house: &House, epoch: u64) {
-        let status = ServiceStatus::new(epoch, StatusState::ready(), self.revision);
-        let key = format!("svc.manager.{}.status", self.instance);
-        put(&house.bucket("records"), &key, status.to_bytes()).await;
-    }
-
-    pub(crate) async fn gate(&self, house: &House, state: &str, principal: &str, epoch: u64) {
-        let op = if state == "open" {
-            String::new()
-        } else {
-            format!(",\"op\":{{\"opId\":\"{}\",\"kind\":\"registration\"}}", "f".repeat(26))
-        };
-        let row = format!(
-            "{{\"state\":\"{state}\",\"generation\":1,\"processEpoch\":{epoch},\"registrationRevision\":{},\
-             \"nameAuthorityRevision\":0,\"principal\":\"{principal}\"{op}}}",
-            self.revision.0
-        );
-        put(&house.auth_bucket(), &format!("epgate.manager.{}", self.instance), row.into_bytes()).await;
-    }
-
-    pub(crate) fn principal(&self) -> String {
-        format!("{}.manager_serve_{}", owner(), self.instance)
-    }
-
-    pub(crate) async fn open(&self, house: &House) {
-        self.gate(house, "open", &self.principal(), self.epoch).await;
-    }
-
-    /// A bearer bound to this instance.
-    pub(crate) fn bearer(&self, house: &House, granted: &Granted) -> String {
-        let instance = self.instance.clone();
-        house.pinned(granted, View::ManagerCaller, |grant| cotal_trust::bearer::BearerGrant {
-            manager_instance_id: Some(instance),
-            ..grant
-        })
-    }
-
-    /// A request of this instance, as a caller without an issued pair, or with one, sends it.
-    pub(crate) fn describe(&self, granted: &Granted, generation: Option<&str>) -> String {
-        let Granted { owner, actor, uid, .. } = granted;
-        match generation {
-            None => format!("cotal.demo.ep.inst.manager.{}.describe.{owner}.{actor}.{uid}.n", self.instance),
-            Some(generation) => format!(
-                "cotal.demo.ep.v1.inst.manager.{}.describe.{owner}.{actor}.{uid}.{generation}.n",
-                self.instance
-            ),
+/// A request of this manager, as a caller without an issued pair, or with one, sends it.
+pub(crate) fn describe(manager: &ServingManager, granted: &Granted, generation: Option<&str>) -> String {
+    let (Granted { owner, actor, uid, .. }, instance) = (granted, &manager.instance);
+    match generation {
+        None => format!("cotal.demo.ep.inst.manager.{instance}.describe.{owner}.{actor}.{uid}.n"),
+        Some(generation) => {
+            format!("cotal.demo.ep.v1.inst.manager.{instance}.describe.{owner}.{actor}.{uid}.{generation}.n")
         }
     }
 }
@@ -151,57 +95,27 @@ pub(crate) async fn connected(house: &House, bearer: &str, nonce: &str) -> RawCl
 }
 
 /// A redeemed session of the caller with a manager.
-pub(crate) struct Session {
-    pub(crate) id: SessionId,
-    pub(crate) instance: InstanceId,
-    pub(crate) holder: String,
-    pub(crate) uid: LifecycleUid,
-    pub(crate) epoch: u64,
-    pub(crate) exp: UnixMillis,
+pub(crate) fn session_of(letter: char, granted: &Granted, manager: &ServingManager) -> ServedSession {
+    ServedSession {
+        id: SessionId::parse(&letter.to_string().repeat(43)).unwrap(),
+        instance: manager.instance.clone(),
+        epoch: manager.epoch,
+        holder: Principal::new(&granted.owner, granted.actor.clone()),
+        uid: granted.uid.clone(),
+        exp: SystemClock.now_millis().plus(3_600_500),
+    }
 }
 
-impl Session {
-    pub(crate) fn new(letter: char, granted: &Granted, manager: &Manager) -> Self {
-        Self {
-            id: SessionId::parse(&letter.to_string().repeat(43)).unwrap(),
-            instance: manager.instance.clone(),
-            holder: format!("{}.{}", granted.owner, granted.actor),
-            uid: granted.uid.clone(),
-            epoch: manager.epoch,
-            exp: SystemClock.now_millis().plus(3_600_500),
-        }
-    }
-
-    pub(crate) async fn write(&self, house: &House, state: &str) {
-        let Self { id, instance, holder, uid, epoch, exp } = self;
-        let row = format!(
-            "{{\"sessionId\":\"{id}\",\"endpoint\":\"manager\",\"serving\":{{\"instanceId\":\"{instance}\",\
-             \"epoch\":{epoch}}},\"holder\":{{\"principal\":\"{holder}\",\"lifecycleUid\":\"{uid}\"}},\
-             \"grantSig\":\"sig\",\"credCaller\":\"{uid}.{id}.c\",\"credServing\":\"manager.{instance}.{id}.s\",\
-             \"revoked\":{{\"caller\":false,\"serving\":false}},\"state\":\"{state}\",\"exp\":{}}}",
-            exp.0
-        );
-        put(&house.bucket("sessions"), &session_key(id), row.into_bytes()).await;
-    }
-
-    pub(crate) fn claim(&self) -> SessionClaim {
-        SessionClaim {
-            endpoint: SessionEndpoint::parse("manager").unwrap(),
-            session_id: self.id.clone(),
-            epoch: self.epoch,
-            exp: self.exp.to_secs(),
-        }
-    }
-
-    pub(crate) fn bearer(&self, house: &House, granted: &Granted) -> String {
-        let claim = self.claim();
-        house.pinned(granted, View::SessionCaller, |grant| cotal_trust::bearer::BearerGrant {
-            session: Some(claim),
-            ..grant
-        })
-    }
-
-    pub(crate) fn rail(&self, end: &str) -> String {
-        format!("cotal.demo.eps.manager.{}.{}.{end}", self.id, self.epoch)
-    }
+/// A bearer of this session.
+pub(crate) fn session_bearer(house: &House, granted: &Granted, session: &ServedSession) -> String {
+    let claim = SessionClaim {
+        endpoint: SessionEndpoint::parse("manager").unwrap(),
+        session_id: session.id.clone(),
+        epoch: session.epoch,
+        exp: session.exp.to_secs(),
+    };
+    house.pinned(granted, View::SessionCaller, |grant| cotal_trust::bearer::BearerGrant {
+        session: Some(claim),
+        ..grant
+    })
 }

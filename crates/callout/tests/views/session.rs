@@ -3,26 +3,30 @@
 use std::{sync::Arc, time::Duration};
 
 use cotal_broker::kv::WriteOutcome;
-use cotal_testkit::privilege::Privilege;
+use cotal_testkit::{privilege::Privilege, rows::ServedSession};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{
-    Clock, LifecycleUid, SessionEndpoint,
+    Clock, LifecycleUid, Principal, SessionEndpoint,
     grants::{self, Profile},
     names::session_key,
 };
 
 use crate::{
     house::{Ask, House, Plan},
-    serving::{Manager, Session, connected},
+    serving::{connected, describe, registered, rows, session_bearer, session_of},
 };
+
+fn rail(session: &ServedSession, end: &str) -> String {
+    format!("cotal.demo.eps.manager.{}.{}.{end}", session.id, session.epoch)
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_caller_gets_its_session_until_the_session_ends_and_nothing_else() {
     let house = House::build("demo", Plan::with_callers()).await;
     let granted = house.grant("cli", &["spawn"], &["general"], &["general"]).await;
-    let manager = Manager::register(&house, 3).await;
-    let session = Session::new('s', &granted, &manager);
-    session.write(&house, "active").await;
+    let manager = registered(&house, 3).await;
+    let session = session_of('s', &granted, &manager);
+    session.write(&rows(&house), "active").await.unwrap();
     let who = granted.connects("nonce-session");
     let profile = Profile::SessionCaller {
         endpoint: SessionEndpoint::parse("manager").unwrap(),
@@ -30,11 +34,11 @@ async fn a_session_caller_gets_its_session_until_the_session_ends_and_nothing_el
         epoch: session.epoch,
     };
     let signed = grants::permissions(&house.material.space.token(), &who, &profile).unwrap();
-    let other = Session::new('t', &granted, &manager);
+    let other = session_of('t', &granted, &manager);
     let privilege = Privilege {
         name: "session-caller",
-        publishes: session.rail("in"),
-        hears: format!("{}\n_INBOX_nonce-session.>", session.rail("out")),
+        publishes: rail(&session, "in"),
+        hears: format!("{}\n_INBOX_nonce-session.>", rail(&session, "out")),
         never_publishes: format!(
             "{}
              {}
@@ -46,12 +50,12 @@ async fn a_session_caller_gets_its_session_until_the_session_ends_and_nothing_el
              $JS.API.STREAM.MSG.GET.KV_cotal_sessions_demo
              $JS.API.DIRECT.GET.EPC_demo.cotal.demo.epc.x
              $JS.API.INFO",
-            session.rail("out"),
-            other.rail("in"),
+            rail(&session, "out"),
+            rail(&other, "in"),
             session.id,
             session.id,
             granted.owner,
-            manager.describe(&granted, None),
+            describe(&manager, &granted, None),
             session.id,
         ),
         never_hears: format!(
@@ -60,13 +64,13 @@ async fn a_session_caller_gets_its_session_until_the_session_ends_and_nothing_el
              cotal.demo.eps.>
              cotal.demo.ep.reply.*.*.*.{}.cli.{}.*
              _INBOX.>",
-            session.rail("in"),
-            other.rail("out"),
+            rail(&session, "in"),
+            rail(&other, "out"),
             granted.owner,
             granted.uid,
         ),
     };
-    let mut client = connected(&house, &session.bearer(&house, &granted), "nonce-session").await;
+    let mut client = connected(&house, &session_bearer(&house, &granted, &session), "nonce-session").await;
     privilege.hold(&mut client, &signed).await;
     // The JWT lives as long as the session, not as the bearer; the issuance row says so.
     let key = house.auth_bucket().keys("natkey.>").await.unwrap().remove(0);
@@ -83,13 +87,13 @@ async fn a_session_caller_gets_its_session_until_the_session_ends_and_nothing_el
 async fn a_row_that_promises_years_is_signed_a_day() {
     let house = House::build("demo", Plan::with_callers()).await;
     let granted = house.grant("cli", &[], &["general"], &[]).await;
-    let manager = Manager::register(&house, 0).await;
-    let session = Session {
+    let manager = registered(&house, 0).await;
+    let session = ServedSession {
         exp: SystemClock.now_millis().plus(400 * 86_400_000),
-        ..Session::new('s', &granted, &manager)
+        ..session_of('s', &granted, &manager)
     };
-    session.write(&house, "active").await;
-    connected(&house, &session.bearer(&house, &granted), &house.nonce()).await;
+    session.write(&rows(&house), "active").await.unwrap();
+    connected(&house, &session_bearer(&house, &granted, &session), &house.nonce()).await;
     let key = house.auth_bucket().keys("natkey.>").await.unwrap().remove(0);
     let key = &key[key.find("natkey.").unwrap()..];
     let row = house.auth_bucket().read_authority(key).await.unwrap().unwrap();
@@ -102,9 +106,9 @@ async fn a_row_that_promises_years_is_signed_a_day() {
 async fn a_session_that_ended_or_is_not_the_callers_refuses_the_connect_in_order() {
     let house = House::build("demo", Plan::with_callers()).await;
     let granted = house.grant("cli", &[], &["general"], &[]).await;
-    let manager = Manager::register(&house, 3).await;
-    let session = Session::new('s', &granted, &manager);
-    let bearer = session.bearer(&house, &granted);
+    let manager = registered(&house, 3).await;
+    let session = session_of('s', &granted, &manager);
+    let bearer = session_bearer(&house, &granted, &session);
     let says = async |why: &str| {
         let reason = house.denied(&bearer, &house.nonce()).await;
         assert_eq!(reason, format!("permissions: session redemption refused: {why}"));
@@ -112,45 +116,45 @@ async fn a_session_that_ended_or_is_not_the_callers_refuses_the_connect_in_order
     // Each case mends the first fault of the case before it.
     says("there is no such session").await;
     let past = SystemClock.now_millis();
-    let mut wrong = Session {
-        holder: "u_bbbbbbbbbbbbbbbbbbbbbbbbbb.cli".to_owned(),
+    let mut wrong = ServedSession {
+        holder: Principal::parse_key("u_bbbbbbbbbbbbbbbbbbbbbbbbbb.cli").unwrap(),
         uid: LifecycleUid::mint(&SystemEntropy),
         epoch: 4,
         exp: past,
-        ..Session::new('s', &granted, &manager)
+        ..session_of('s', &granted, &manager)
     };
     for state in ["issuing", "closed", "expired", "superseded", "retired"] {
-        wrong.write(&house, state).await;
+        wrong.write(&rows(&house), state).await.unwrap();
         says("the session is not active").await;
     }
-    wrong.write(&house, "active").await;
+    wrong.write(&rows(&house), "active").await.unwrap();
     says("another principal holds the session").await;
     wrong.holder.clone_from(&session.holder);
-    wrong.write(&house, "active").await;
+    wrong.write(&rows(&house), "active").await.unwrap();
     says("another incarnation holds the session").await;
     wrong.uid.clone_from(&session.uid);
-    wrong.write(&house, "active").await;
+    wrong.write(&rows(&house), "active").await.unwrap();
     says("another epoch serves the session").await;
     wrong.epoch = session.epoch;
-    wrong.write(&house, "active").await;
+    wrong.write(&rows(&house), "active").await.unwrap();
     says("the session has expired").await;
     // Another end than the bearer was signed for.
     wrong.exp = session.exp.plus(1_000);
-    wrong.write(&house, "active").await;
+    wrong.write(&rows(&house), "active").await.unwrap();
     let reason = house.denied(&bearer, &house.nonce()).await;
     assert!(reason.contains("the session's end is another one"), "{reason}");
-    session.write(&house, "active").await;
+    session.write(&rows(&house), "active").await.unwrap();
     connected(&house, &bearer, &house.nonce()).await;
 
     // The manager that serves it.
-    manager.gate(&house, "frozen", &manager.principal(), 3).await;
+    manager.gate(&rows(&house), "frozen", &manager.principal(), 3).await.unwrap();
     says("the manager that serves the session is not open").await;
-    manager.gate(&house, "open", &manager.principal(), 4).await;
+    manager.gate(&rows(&house), "open", &manager.principal(), 4).await.unwrap();
     says("the manager that serves the session is not registered").await;
-    manager.report(&house, 4).await;
+    manager.report(&rows(&house), 4).await.unwrap();
     says("the manager that serves the session has registered again since").await;
-    manager.report(&house, 3).await;
-    manager.open(&house).await;
+    manager.report(&rows(&house), 3).await.unwrap();
+    manager.open(&rows(&house)).await.unwrap();
     connected(&house, &bearer, &house.nonce()).await;
     // Deleted is absent.
     let sessions = house.bucket("sessions");
@@ -165,16 +169,16 @@ async fn a_session_that_ended_or_is_not_the_callers_refuses_the_connect_in_order
 async fn a_session_that_is_retired_while_its_holder_connects_is_seen_by_the_recheck() {
     let house = Arc::new(House::build("demo", Plan::with_callers()).await);
     let granted = house.grant("cli", &[], &["general"], &[]).await;
-    let manager = Manager::register(&house, 0).await;
-    let session = Session::new('s', &granted, &manager);
-    session.write(&house, "active").await;
-    let bearer = session.bearer(&house, &granted);
+    let manager = registered(&house, 0).await;
+    let session = session_of('s', &granted, &manager);
+    session.write(&rows(&house), "active").await.unwrap();
+    let bearer = session_bearer(&house, &granted, &session);
     // Past every check, before the record: the reading for `iat`.
     house.clock.at_reading(2, {
-        let (house, session) = (house.clone(), Session::new('s', &granted, &manager));
+        let (house, session) = (house.clone(), session_of('s', &granted, &manager));
         move || {
             tokio::task::block_in_place(|| {
-                tokio::runtime::Handle::current().block_on(session.write(&house, "retired"));
+                tokio::runtime::Handle::current().block_on(session.write(&rows(&house), "retired")).unwrap();
             });
         }
     });
@@ -191,9 +195,9 @@ async fn a_session_that_is_retired_while_its_holder_connects_is_seen_by_the_rech
 async fn a_sessions_store_of_another_shape_admits_no_session_and_every_other_connect() {
     let house = House::build("demo", Plan::with_callers()).await;
     let granted = house.grant("cli", &[], &["general"], &[]).await;
-    let manager = Manager::register(&house, 0).await;
-    let session = Session::new('s', &granted, &manager);
-    session.write(&house, "active").await;
+    let manager = registered(&house, 0).await;
+    let session = session_of('s', &granted, &manager);
+    session.write(&rows(&house), "active").await.unwrap();
     let ask = async |verb: &str, body: String| {
         let subject = format!("$JS.API.STREAM.{verb}.KV_cotal_sessions_demo");
         let answer = house.admin.request(&subject, &[], body.into(), Duration::from_secs(10)).await.unwrap();
@@ -202,10 +206,10 @@ async fn a_sessions_store_of_another_shape_admits_no_session_and_every_other_con
     let mut info = ask("INFO", String::new()).await;
     info["config"]["allow_direct"] = true.into();
     ask("UPDATE", info["config"].to_string()).await;
-    let reason = house.denied(&session.bearer(&house, &granted), &house.nonce()).await;
+    let reason = house.denied(&session_bearer(&house, &granted, &session), &house.nonce()).await;
     assert!(reason.contains("KV_cotal_sessions_demo"), "{reason}");
     ask("DELETE", String::new()).await;
-    let reason = house.denied(&session.bearer(&house, &granted), &house.nonce()).await;
+    let reason = house.denied(&session_bearer(&house, &granted, &session), &house.nonce()).await;
     assert!(reason.contains("KV_cotal_sessions_demo"), "{reason}");
     assert!(house.connect(&house.bearer(&granted, Ask::default())).await.is_some());
     house.close().await;
