@@ -121,9 +121,8 @@ async fn provision_over(
 
 async fn ensure(connection: &Connection, consumer: &Durable) -> Result<(), EpError> {
     let ensured = durable::ensure(connection, consumer).await?;
-    #[cfg(any(test, feature = "failpoints"))]
     if ensured == durable::Ensured::AsAsked {
-        crate::failpoint::landed(&consumer.name);
+        crate::landed(&consumer.name);
     }
     tracing::debug!(consumer = consumer.name, ?ensured, "provisioned");
     Ok(())

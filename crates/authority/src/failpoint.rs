@@ -1,7 +1,7 @@
 //! A stop after the nth durable write, for tests that resume what was cut off. Compiled for tests only.
 //!
-//! Two kinds: [`Failpoint`] holds a writer inside one process, and [`landed`] kills the whole process, for tests that
-//! run the real binary.
+//! Three kinds: [`Failpoint`] holds a writer inside one process, [`landed`] kills the whole process, for tests that run the
+//! real binary, and [`on_landed`] lets a test do something to another process.
 
 use std::{
     io::Write as _,
@@ -113,6 +113,15 @@ impl Failpoint {
 /// Names the file that arms [`landed`].
 pub const KILL_FILE: &str = "COTAL_FAILPOINT_FILE";
 
+type Listener = Box<dyn Fn(&str) + Send + Sync>;
+static LISTENER: OnceLock<Listener> = OnceLock::new();
+
+/// From now on this process tells `listen` the key of each of its durable writes that landed, before the writer goes on.
+/// Once in a process.
+pub fn on_landed(listen: impl Fn(&str) + Send + Sync + 'static) {
+    assert!(LISTENER.set(Box::new(listen)).is_ok(), "a process has one listener");
+}
+
 /// Called after every durable write that landed. While the file that [`KILL_FILE`] names exists, the key is appended to
 /// `<file>.journal`, and the process kills itself after as many writes as the file says (`0`: never).
 ///
@@ -120,6 +129,9 @@ pub const KILL_FILE: &str = "COTAL_FAILPOINT_FILE";
 pub fn landed(key: &str) {
     static ARMED_BY: OnceLock<Option<PathBuf>> = OnceLock::new();
     static COUNT: AtomicUsize = AtomicUsize::new(0);
+    if let Some(listen) = LISTENER.get() {
+        listen(key);
+    }
     let Some(file) = ARMED_BY.get_or_init(|| std::env::var_os(KILL_FILE).map(PathBuf::from)) else { return };
     let Ok(text) = std::fs::read_to_string(file) else { return };
     let mut journal = file.clone().into_os_string();

@@ -69,4 +69,5 @@ pub use manager_verdict::{LocalManager, ManagerVerdict, NoLocalManager, ReadLoca
 pub use plane::{Plane, PlaneInputs};
 pub use replica::ReplicaStores;
 pub use session_redemption::Redemption;
+pub use store::landed;
 pub use stores::AuthorityStores;

@@ -325,12 +325,9 @@ impl Parts {
     }
 }
 
-/// Tells the failpoints of a grant that was written or revoked: a file, and no key of a store.
+/// A grant was written or revoked: a file, and no key of a store.
 fn landed(alias: &Alias) {
-    #[cfg(any(test, feature = "failpoints"))]
-    crate::failpoint::landed(&format!("managed-actors/{}", alias.principal()));
-    #[cfg(not(any(test, feature = "failpoints")))]
-    let _ = alias;
+    crate::landed(&format!("managed-actors/{}", alias.principal()));
 }
 
 fn grant_input(alias: &Alias, parent: String, uid: LifecycleUid, target: &EnrollmentTarget) -> GrantInput {

@@ -198,8 +198,7 @@ async fn remove_durable(
     }
     if durable::remove(connection, stream, name).await? == Answer::Acknowledged {
         counts.acknowledged += 1;
-        #[cfg(any(test, feature = "failpoints"))]
-        crate::failpoint::landed(name);
+        crate::landed(name);
     }
     if durable::exists(connection, stream, name).await? {
         return Err(EpError::conflict(format!("{stream}: consumer {name} still stands after its removal")));

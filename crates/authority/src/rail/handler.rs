@@ -13,8 +13,24 @@ use serde_json::{Map, Value, json};
 
 use crate::{drain::Retiring, flights::Flight, head::HeadAt, retirement::RetirementReport};
 
-/// How the rail refuses the retirement of an incarnation that never began: nobody signed in as it, so nothing is to be retired.
-pub const NEVER_ACTIVATED: &str = "retire-lifecycle: the target was never activated";
+const NEVER_ACTIVATED: &str = "retire-lifecycle: the target was never activated";
+const STANDS_AT: &str = "retire-lifecycle: the target stands at lifecycle ";
+
+/// Whether the rail refused because nothing of this incarnation stands: its alias never began, or stands at another
+/// incarnation, as it only does once everything before that one was retired. Without a grant it never will.
+///
+/// The codes say more than this, so the sentence is matched to the letter, at the end of whatever was put before it.
+pub fn nothing_stands(refusal: &EpError, uid: &LifecycleUid) -> bool {
+    match refusal.code {
+        EpCode::FailedPrecondition => refusal.message.ends_with(NEVER_ACTIVATED),
+        EpCode::Expired => {
+            let stands_at =
+                refusal.message.rsplit_once(STANDS_AT).and_then(|(_, at)| at.strip_suffix(" now"));
+            stands_at.and_then(|at| LifecycleUid::parse(at).ok()).is_some_and(|at| at != *uid)
+        }
+        _ => false,
+    }
+}
 
 /// What the rail reads of the authority, and where it starts or joins a barrier.
 #[async_trait]
@@ -128,10 +144,7 @@ pub(super) async fn admit(
         return Err(EpError::failed_precondition(NEVER_ACTIVATED));
     };
     if head.lifecycle_uid() != uid {
-        return Err(EpError::new(
-            EpCode::Expired,
-            format!("retire-lifecycle: the target stands at lifecycle {} now", head.lifecycle_uid()),
-        ));
+        return Err(EpError::new(EpCode::Expired, format!("{STANDS_AT}{} now", head.lifecycle_uid())));
     }
     if *head.state() == HeadState::Retired {
         return Ok(Admitted::Retired(result(uid, &op, &RetirementReport::default())));
@@ -438,6 +451,29 @@ mod tests {
             assert_eq!(refused.code, row.code, "row {at}: {refused}");
             assert!(refused.message.contains(row.says), "row {at}: {refused}");
             assert_eq!(*case.stored.looked.lock(), row.looked, "row {at}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_stands_of_a_target_that_never_began_or_whose_alias_stands_elsewhere_and_of_no_other() {
+        let mut told = Vec::new();
+        for row in rows() {
+            let mut case = good();
+            (row.breaks)(&mut case);
+            let refused = refusal(&case).await;
+            let told_by_caller =
+                EpError::new(refused.code, format!("endpoint auth refuses: {}", refused.message));
+            let nothing = nothing_stands(&told_by_caller, &uid('a'));
+            assert_eq!(nothing, nothing_stands(&refused, &uid('a')));
+            if nothing {
+                told.push(row.says);
+            }
+        }
+        let elsewhere = "stands at lifecycle bbbbbbbbbbbbbbbbbbbbbbbbbb now";
+        assert_eq!(told, ["was never activated", elsewhere, elsewhere]);
+        let expired = |said: &str| EpError::new(EpCode::Expired, format!("{STANDS_AT}{said}"));
+        for said in [format!("{} now", uid('a')), format!("{} then", uid('b')), "now".into(), String::new()] {
+            assert!(!nothing_stands(&expired(&said), &uid('a')), "{said}");
         }
     }
 

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-pub use self::handler::{NEVER_ACTIVATED, RetireOnRail};
+pub use self::handler::{RetireOnRail, nothing_stands};
 use self::{contract::AuthContract, over_stores::OverStores, serving::Serving};
 use crate::retirements::Retirements;
 

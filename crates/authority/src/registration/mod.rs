@@ -54,6 +54,7 @@ pub use reconcile::{
 pub use register::{Registered, Registration, register_service_instance, register_serving_instance};
 pub use scatter::freeze_scatter;
 pub use serve::{ServeGrant, authorize_serve_grant, issue_sibling, mint_serve_credential};
+pub use slot::OutOfTurn;
 
 /// One instance of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -311,7 +311,7 @@ impl Ceremony<'_> {
         let holder = cotal_wire::rows::SlotHolder { instance: at.instance.clone(), generation };
         let taken = head.head.clone().take(holder, &declared);
         if taken != head.head {
-            slot::write(stores, at, taken, head.revision, "registration: taking the governance slot").await?;
+            slot::take(stores, at, taken, head.revision).await?;
         }
         Ok(prepared)
     }

@@ -19,6 +19,9 @@ use crate::{
     stores::AuthorityStores,
 };
 
+/// The condition of a slot whose holder has not ended its registration.
+const IN_FLIGHT: &str = "in-flight";
+
 /// A governance head as a leader read found it; an absent one is empty, at revision 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeadAt {
@@ -78,7 +81,7 @@ pub(crate) fn reclaim(slot: &SlotHolder, seen: HolderSeen) -> Result<(), EpError
     let (code, condition, why) = match seen {
         HolderSeen::At(generation) if generation > slot.generation => return Ok(()),
         HolderSeen::At(generation) if generation == slot.generation => {
-            (EpCode::Conflict, "in-flight", "is registering now; retry when that has ended")
+            (EpCode::Conflict, IN_FLIGHT, "is registering now; retry when that has ended")
         }
         HolderSeen::At(_) => (EpCode::Unavailable, "behind", "has a gate that is behind the slot"),
         HolderSeen::Unreadable => (EpCode::Unavailable, "unreadable", "has a gate that cannot be read"),
@@ -94,6 +97,36 @@ pub(crate) fn reclaim(slot: &SlotHolder, seen: HolderSeen) -> Result<(), EpError
 /// Whether the slot is this registration's own.
 pub(crate) fn is_held(head: &GovernHead, us: &InstanceId, generation: u64) -> bool {
     head.provisional().is_some_and(|slot| slot.holder.instance == *us && slot.holder.generation == generation)
+}
+
+/// What a registration writes when it takes the slot.
+const TAKING: &str = "registration: taking the governance slot";
+
+/// Whose turn it was, when a registration was refused for not being first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutOfTurn {
+    /// Another registration took the slot between the look and the write.
+    Overtaken,
+    /// This instance holds it, and its registration has not ended: it is running, or dead.
+    HeldBy(InstanceId),
+}
+
+impl OutOfTurn {
+    /// Whether a refused registration left everything as it was and is to be run again when the other one has ended.
+    /// `None` is every other refusal.
+    pub fn of(refusal: &EpError) -> Option<Self> {
+        if refusal.code != EpCode::Conflict {
+            return None;
+        }
+        if refusal.message.starts_with(TAKING) {
+            return Some(Self::Overtaken);
+        }
+        let held = refusal
+            .details
+            .iter()
+            .find(|detail| detail["kind"] == FOREIGN_SLOT_HELD && detail["condition"] == IN_FLIGHT)?;
+        held["holderInstanceId"].as_str().and_then(|id| InstanceId::parse(id).ok()).map(Self::HeldBy)
+    }
 }
 
 // === driving ==================================================================================================
@@ -124,8 +157,18 @@ pub(crate) async fn see_holder(
     }
 }
 
+/// Takes the slot: lost to another registration is `conflict`, and [`OutOfTurn::Overtaken`].
+pub(crate) async fn take(
+    stores: &AuthorityStores,
+    at: &EndpointInstance,
+    taken: GovernHead,
+    read_at: Revision,
+) -> Result<HeadAt, EpError> {
+    write(stores, at, taken, read_at, TAKING).await
+}
+
 /// Writes the head, pinned to what was read: lost is `conflict`, ambiguous `unavailable`.
-pub(crate) async fn write(
+async fn write(
     stores: &AuthorityStores,
     at: &EndpointInstance,
     head: GovernHead,
@@ -201,6 +244,23 @@ mod tests {
         }
         assert_eq!(see(&held('a', 5), true), Ok(SlotSeen::Ours));
         assert_eq!(see(&held('a', 5), false).unwrap_err().code, EpCode::Internal);
+    }
+
+    #[test]
+    fn a_registration_is_out_of_turn_when_overtaken_or_while_the_holder_is_in_flight() {
+        let lost = must_land(WriteOutcome::Lost, TAKING).unwrap_err();
+        assert_eq!(OutOfTurn::of(&lost), Some(OutOfTurn::Overtaken));
+        let unsure = must_land(WriteOutcome::Ambiguous("no answer".into()), TAKING).unwrap_err();
+        assert_eq!(OutOfTurn::of(&unsure), None, "nobody knows whether it is taken");
+        let slot = SlotHolder { instance: id('b'), generation: 5 };
+        let held = |seen| OutOfTurn::of(&reclaim(&slot, seen).unwrap_err());
+        assert_eq!(held(HolderSeen::At(5)), Some(OutOfTurn::HeldBy(id('b'))));
+        for other in [HolderSeen::At(4), HolderSeen::Unreadable, HolderSeen::Garbled] {
+            assert_eq!(held(other), None, "{other:?}");
+        }
+        let promoted = must_land(WriteOutcome::Lost, "recording the endpoint's governance").unwrap_err();
+        assert_eq!(OutOfTurn::of(&promoted), None, "every other conflict is final");
+        assert_eq!(OutOfTurn::of(&EpError::conflict("moved")), None);
     }
 
     // #1393, #1419.

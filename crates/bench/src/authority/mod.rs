@@ -17,8 +17,7 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use cotal_broker::Connection;
 use cotal_manager::remote::{
-    Active, IdpTokens, ManagerHost, Participant, RefusalKind, RemoteError, Setup, contract::ManagerContract,
-    participant::Wanted,
+    Active, IdpTokens, ManagerHost, Participant, Setup, contract::ManagerContract, participant::Wanted,
 };
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{Actor, Names};
@@ -54,19 +53,15 @@ on stderr. The managers run on the same machine: what they take themselves is in
                       enroll_requests_by_verb
   enroll_round_trips  the same without what names a stream that the agent reads from: what provisions it (at most 20)
   renew_ms            one manager renews its five standing credentials, each of them proved by a connect; median
-  renew_all_s         all managers (200) do so at once: until the last one has taken all five; median of three (at most
-                      10 on two cores)
+  renew_all_s         all managers (200) do so at once: until the last one has taken all five, whom the public face turned
+                      away because too many were in flight after asking again; median of three (at most 10 on two cores)
   renew_per_s         managers a second in that
-  renew_busy          requests of that which the public face turned away because too many were in flight; each was
-                      repeated after 250 ms
   connect_p99_ratio   the p99 of a steady load of connects meanwhile, to the same load alone (at most 2)
   scan_s              one scan of an owner's goals, scan_rows of them; median (under 3 for 10,000)
   scan_rows_per_s     rows a second in that
   selection_ratio     the list of an owner's managers, as a sign-in chooses one, beside 1,000 managers of other owners, to
                       the same beside 10; medians (about 1: what others have costs nothing)";
 
-/// Pause of a manager that a busy host turned away.
-const BUSY: Duration = Duration::from_millis(250);
 /// The interactive actor whose grant decides.
 const ACTOR: &str = "cli";
 
@@ -155,7 +150,6 @@ pub(crate) async fn measure(cotal: &Path, quick: bool) -> Result<AuthorityReport
         renew_ms: renewals.one_ms,
         renew_all_s: renewals.all_s,
         renew_per_s: renewals.per_s,
-        renew_busy: renewals.busy,
         connect_p99_ratio: renewals.during.p99_ms / renewals.alone.p99_ms,
         connects_alone: renewals.alone,
         connects_during: renewals.during,
@@ -311,36 +305,21 @@ async fn renewals(
 
     let alone = steady.alone(extent.idle_load).await?;
     crew.sign_in(stack).await?;
-    let busy = AtomicUsize::new(0);
     let renewing = async {
         let mut took = Vec::with_capacity(extent.rounds);
         for _ in 0..extent.rounds {
             let started = Instant::now();
-            try_join_all(managers.iter().map(|manager| renew(manager, &busy))).await?;
+            try_join_all(managers.iter().map(|manager| manager.standing().renew_early())).await?;
             took.push(started.elapsed().as_secs_f64());
         }
-        Ok(took)
+        anyhow::Ok(took)
     };
     let (took, during) = steady.beside(renewing).await?;
     let all_s = median(took);
     #[allow(clippy::cast_precision_loss, reason = "a count of managers")]
     let per_s = managers.len() as f64 / all_s;
     progress(&format!("{} managers renewed in {all_s:.2} s", managers.len()));
-    Ok(Renewals { one_ms: median(ones), all_s, per_s, busy: busy.into_inner(), alone, during })
-}
-
-/// One renewal, repeated while the host is busy.
-async fn renew(manager: &Active, busy: &AtomicUsize) -> Result<()> {
-    loop {
-        match manager.standing().renew_early().await {
-            Ok(_) => return Ok(()),
-            Err(RemoteError::Host(refusal)) if refusal.kind == RefusalKind::Busy => {
-                busy.fetch_add(1, Ordering::Relaxed);
-                tokio::time::sleep(BUSY).await;
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
+    Ok(Renewals { one_ms: median(ones), all_s, per_s, alone, during })
 }
 
 // === selection ================================================================================================

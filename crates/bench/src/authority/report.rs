@@ -25,7 +25,6 @@ pub(crate) struct AuthorityReport {
     pub(crate) renew_ms: f64,
     pub(crate) renew_all_s: f64,
     pub(crate) renew_per_s: f64,
-    pub(crate) renew_busy: usize,
     pub(crate) connect_p99_ratio: f64,
     pub(crate) connects_alone: Connects,
     pub(crate) connects_during: Connects,
@@ -64,7 +63,6 @@ pub(super) struct Renewals {
     pub(super) one_ms: f64,
     pub(super) all_s: f64,
     pub(super) per_s: f64,
-    pub(super) busy: usize,
     pub(super) alone: Connects,
     pub(super) during: Connects,
 }

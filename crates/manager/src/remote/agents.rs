@@ -9,9 +9,13 @@
 //! | `<name>.actor-token` | before the enrollment is asked for | the host has named a lifecycle |
 //! | `<name>.<lifecycle>.actor-token`, `.sentinel.creds` | then | the retirement is confirmed |
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use cotal_authority::landed;
 use cotal_trust::creds::{self, Creds};
 use cotal_wire::{Actor, Entropy, LifecycleUid, Sha256Hex};
 use cotal_workspace::{file, root::Root};
@@ -77,6 +81,7 @@ impl AgentSecrets {
         entropy.fill(bytes.as_mut_slice());
         let secret = Zeroizing::new(URL_SAFE_NO_PAD.encode(bytes.as_slice()));
         if file::create_exclusive(&path, secret.as_bytes())? {
+            landed("agent-secret");
             return Ok(secret);
         }
         read_secret(&path)?
@@ -93,9 +98,9 @@ impl AgentSecrets {
         sentinel: &Zeroizing<String>,
     ) -> io::Result<()> {
         let base = Self::incarnation(actor, uid);
-        file::write_atomic(&self.path(&base, SENTINEL), sentinel.as_bytes())?;
-        file::write_atomic(&self.path(&base, ACTOR_TOKEN), secret.as_bytes())?;
-        file::remove_if_present(&self.path(actor.as_str(), ACTOR_TOKEN)).map(drop)
+        write(&self.path(&base, SENTINEL), sentinel)?;
+        write(&self.path(&base, ACTOR_TOKEN), secret)?;
+        remove(&self.path(actor.as_str(), ACTOR_TOKEN))
     }
 
     /// What is kept of an incarnation.
@@ -133,11 +138,11 @@ impl AgentSecrets {
         let (own, asked) = (read_secret(&self.path(&base, ACTOR_TOKEN))?, read_secret(&standing)?);
         // Left by a process that was killed while it filed the secret: the next agent of this name gets its own.
         if own.is_some() && own == asked {
-            file::remove_if_present(&standing)?;
+            remove(&standing)?;
         }
         // The secret last: while it is there, the incarnation is found and retired again.
-        file::remove_if_present(&self.path(&base, SENTINEL))?;
-        file::remove_if_present(&self.path(&base, ACTOR_TOKEN)).map(drop)
+        remove(&self.path(&base, SENTINEL))?;
+        remove(&self.path(&base, ACTOR_TOKEN))
     }
 
     /// Whether an enrollment of this name was asked for, and its answer did not come.
@@ -151,7 +156,20 @@ pub fn digest_of(secret: &Zeroizing<String>) -> Sha256Hex {
     Sha256Hex::of_digest(&Sha256::digest(secret.as_bytes()).into())
 }
 
-fn read_secret(path: &std::path::Path) -> io::Result<Option<Zeroizing<String>>> {
+fn write(path: &Path, secret: &Zeroizing<String>) -> io::Result<()> {
+    file::write_atomic(path, secret.as_bytes())?;
+    landed("agent-secret");
+    Ok(())
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    if file::remove_if_present(path)? {
+        landed("agent-secret");
+    }
+    Ok(())
+}
+
+fn read_secret(path: &Path) -> io::Result<Option<Zeroizing<String>>> {
     let Some(text) = file::read_text(path)? else { return Ok(None) };
     let secret = Zeroizing::new(text.trim_end().to_owned());
     if secret.is_empty() || !secret.bytes().all(|byte| byte.is_ascii_graphic()) {

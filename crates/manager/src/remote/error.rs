@@ -1,5 +1,7 @@
 //! Why a participant's step did not come to its end.
 
+use std::time::Duration;
+
 use cotal_wire::{EpError, manager_authority::Unbound};
 
 use super::{host::HostRefusal, identity::IdentityError};
@@ -30,6 +32,16 @@ pub enum RemoteError {
 }
 
 impl RemoteError {
+    /// How long a busy host asks to be left alone, if that is all that is wrong: the same request is served later.
+    pub(super) fn busy_for(&self) -> Option<Duration> {
+        match self {
+            Self::Host(refusal) if refusal.is_busy() => {
+                Some(Duration::from_secs(refusal.retry_after_secs.unwrap_or_default()))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether another start of this manager has taken over, or its registration is gone: asking again in this
     /// incarnation cannot help.
     pub fn is_superseded(&self) -> bool {

@@ -122,6 +122,11 @@ impl HostRefusal {
         Self { kind, status: None, said: said.into(), retry_after_secs: None }
     }
 
+    /// Whether the host has too much to do right now. The same request is served when that has passed.
+    pub fn is_busy(&self) -> bool {
+        matches!(self.kind, RefusalKind::Busy | RefusalKind::Throttled)
+    }
+
     /// Whether this incarnation of the manager is no longer the current one.
     pub fn is_superseded(&self) -> bool {
         self.kind == RefusalKind::Conflict

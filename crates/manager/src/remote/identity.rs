@@ -5,6 +5,7 @@
 
 use std::{fmt, path::PathBuf};
 
+use cotal_authority::landed;
 use cotal_trust::nkey::Seed;
 use cotal_wire::{
     Entropy, InstanceId, LifecycleUid, Nkey, Object, Space, User,
@@ -100,6 +101,7 @@ impl ManagerIdentity {
         file::ensure_private_dir(&root.cotal_dir()).map_err(unusable)?;
         let fresh = Self::mint(space, entropy);
         if file::create_exclusive(&path, fresh.document()?.as_bytes()).map_err(unusable)? {
+            landed("manager-identity");
             return Ok((fresh, Origin::Made));
         }
         match Self::load(root, space)? {

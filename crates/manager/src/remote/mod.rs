@@ -5,7 +5,7 @@
 //! | who this manager is, for good | [`identity`] |
 //! | what it asks, and how it is carried | [`requests`], [`host`], [`authority`] |
 //! | what of an answer is used | [`binding`], [`results`] |
-//! | registering with the credential of `prepare` | [`registration`], [`contract`] |
+//! | registering with the credential of `prepare`, in turn | [`registration`], [`contract`] |
 //! | serving its endpoint | [`serving`] |
 //! | keeping its five standing credentials alive | [`standing`] |
 //! | an agent's life: enrolled, signed in, retired | [`agents`], [`exchange`], [`rail`] |
@@ -17,6 +17,7 @@
 
 pub mod agents;
 pub mod authority;
+mod backoff;
 pub mod binding;
 pub mod contract;
 mod error;

@@ -6,12 +6,11 @@
 
 use std::sync::Arc;
 
-use cotal_authority::{rail::NEVER_ACTIVATED, registration::register::Serving};
+use cotal_authority::{rail::nothing_stands, registration::register::Serving};
 use cotal_broker::{Connection, CredsConnector, Custody};
 use cotal_trust::{creds::Creds, nkey::Seed};
 use cotal_wire::{
-    Actor, ChannelPattern, Clock, Entropy, EpCode, EpError, LifecycleUid, Owner, Principal, Role, ScopeEntry,
-    Space,
+    Actor, ChannelPattern, Clock, Entropy, EpError, LifecycleUid, Owner, Principal, Role, ScopeEntry, Space,
     endpoint_subject::EndpointCaller,
     manager_authority::{
         CredentialName, EnrollmentTarget, Incarnation, RetainedAuthority, StandingRole, serve_principal,
@@ -370,11 +369,12 @@ impl Active {
 
     /// The second half: the barrier, and the secret.
     ///
-    /// An agent that never signed in has nothing to retire: no lifecycle began, and with its grant gone none will. The rail
-    /// says so in one sentence; whatever else it refuses keeps the secret, and the name held (contract 08 §8.6).
+    /// An agent that never signed in has nothing to retire: no lifecycle began, or its name still stands at the one before it,
+    /// and with its grant gone that stays so. Whatever else the rail refuses keeps the secret, and the name held
+    /// (contract 08 §8.6).
     pub async fn finish_retirement(&self, agent: &Incarnation) -> Result<(), RemoteError> {
         if let Err(refusal) = self.ask_for_the_end(agent).await?
-            && (refusal.code != EpCode::FailedPrecondition || !refusal.message.ends_with(NEVER_ACTIVATED))
+            && !nothing_stands(&refusal, &agent.lifecycle_uid)
         {
             return Err(refusal.into());
         }

@@ -4,9 +4,11 @@
 //! host is asked for all five at the epoch that is served. One incarnation has one epoch, and the host refuses a request of
 //! another. Only when each of the five has opened a connection are they taken, all of them, and pushed to the connections that stand. Whatever goes
 //! wrong before that leaves every last-good credential in place, and a debt: until a renewal has paid it, none is skipped.
+//! A host that is busy is asked again within a moment, and the debt is told only when it stays so.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
+use cotal_authority::landed;
 use cotal_broker::{Connection, CredsConnector, Custody, RenewableCreds};
 use cotal_trust::creds::Creds;
 use cotal_wire::{
@@ -22,12 +24,16 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    authority::HostAuthority, binding::Issued, error::RemoteError, host::RefusalKind, requests::Current,
-    results::Material,
+    authority::HostAuthority, backoff::Backoff, binding::Issued, error::RemoteError, host::RefusalKind,
+    requests::Current, results::Material,
 };
 
 /// Shortest and longest pause between two tries while a debt stands.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
+/// First and longest pause of a renewal that a busy host turned away, and how long it is repeated before it is told. A host
+/// renews some dozens in a second.
+const BUSY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+const BUSY_PATIENCE: Duration = Duration::from_secs(30);
 /// A share of a credential's life by which it may be renewed before its half, out of 256.
 const JITTER: u64 = 26;
 
@@ -204,34 +210,46 @@ impl Standing {
 
     /// Renews all five, unless all are healthy and nothing is owed. A failure is recorded as debt, and keeps all five.
     pub async fn renew(&self) -> Result<Renewal, RemoteError> {
+        self.renew_due(&self.stopping).await
+    }
+
+    async fn renew_due(&self, stop: &CancellationToken) -> Result<Renewal, RemoteError> {
         let _turn = self.turn.lock().await;
         if self.debt.lock().is_none() && self.clock.now_millis() < *self.due.lock() {
             return Ok(Renewal::Skipped);
         }
-        self.renew_now().await.map(Renewal::Adopted)
+        self.renew_now(stop).await.map(Renewal::Adopted)
     }
 
     /// The same without asking whether it is time: says when the first of the new five ends.
     pub async fn renew_early(&self) -> Result<UnixMillis, RemoteError> {
         let _turn = self.turn.lock().await;
-        self.renew_now().await
+        self.renew_now(&self.stopping).await
     }
 
-    async fn renew_now(&self) -> Result<UnixMillis, RemoteError> {
-        match self.adopt().await {
-            Ok(ends_at) => {
-                self.paid()?;
-                Ok(ends_at)
-            }
-            Err((why, unadopted_subjects)) => {
-                let debt = Debt {
-                    at: self.clock.now_millis(),
-                    process_epoch: self.current.epoch,
-                    reason: why.to_string(),
-                    unadopted_subjects,
-                };
-                self.owe(debt);
-                Err(why)
+    /// Renews, again while the host is busy, until it `stop`s or patience ends. Each failure is a debt from when it happens.
+    async fn renew_now(&self, stop: &CancellationToken) -> Result<UnixMillis, RemoteError> {
+        let mut pauses = Backoff::new(BUSY.0, BUSY.1, BUSY_PATIENCE);
+        loop {
+            let (why, unadopted_subjects) = match self.adopt().await {
+                Ok(ends_at) => {
+                    self.paid()?;
+                    return Ok(ends_at);
+                }
+                Err(failed) => failed,
+            };
+            self.owe(Debt {
+                at: self.clock.now_millis(),
+                process_epoch: self.current.epoch,
+                reason: why.to_string(),
+                unadopted_subjects,
+            });
+            let pause = why.busy_for().and_then(|asked| pauses.pause(self.authority.entropy(), asked));
+            let Some(pause) = pause else { return Err(why) };
+            tokio::select! {
+                () = stop.cancelled() => return Err(why),
+                () = self.stopping.cancelled() => return Err(why),
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }
@@ -282,15 +300,18 @@ impl Standing {
         let written = serde_json::to_vec_pretty(&debt)
             .map_err(std::io::Error::other)
             .and_then(|bytes| file::write_atomic(&self.debt_file, &bytes));
-        if let Err(error) = written {
-            tracing::warn!(%error, "standing renewal: the debt cannot be written down");
+        match written {
+            Ok(()) => landed("renewal-debt"),
+            Err(error) => tracing::warn!(%error, "standing renewal: the debt cannot be written down"),
         }
         *self.debt.lock() = Some(debt);
     }
 
     fn paid(&self) -> Result<(), RemoteError> {
         *self.debt.lock() = None;
-        file::remove_if_present(&self.debt_file)?;
+        if file::remove_if_present(&self.debt_file)? {
+            landed("renewal-debt");
+        }
         Ok(())
     }
 
@@ -308,7 +329,7 @@ impl Standing {
                 () = self.stopping.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}
             }
-            match self.renew().await {
+            match self.renew_due(stop).await {
                 Ok(Renewal::Adopted(ends_at)) => tell(Told::Adopted(ends_at)),
                 // Somebody else renewed them meanwhile.
                 Ok(Renewal::Skipped) => {}
@@ -332,7 +353,11 @@ pub fn debt_file(root: &Root, space: &Space) -> PathBuf {
 
 /// A registration anew settles what an earlier incarnation owed: it revokes the whole credential family.
 pub fn settle(root: &Root, space: &Space) -> std::io::Result<bool> {
-    file::remove_if_present(&debt_file(root, space))
+    let owed = file::remove_if_present(&debt_file(root, space))?;
+    if owed {
+        landed("renewal-debt");
+    }
+    Ok(owed)
 }
 
 /// One connect with a credential: the broker takes it, or it is not taken here.
