@@ -12,52 +12,30 @@ use cotal_auth::{
     PlatformSupervisorDoor, Space, SupervisorAssignment, SystemClock, SystemEntropy, UnixSecs,
     start_auth_service,
 };
-use cotal_trust::{jwt::decode_verified, nkey::Seed};
-use cotal_wire::{Owner, User};
+use cotal_authority::registration::{Registered, Registry};
+use cotal_broker::{CredsConnector, Custody};
+use cotal_testkit::{
+    manager::{TestManager, unknown_proof},
+    raw::{ConnectOutcome, RawClient},
+};
+use cotal_trust::{creds, jwt::decode_verified, nkey::Seed};
+use cotal_wire::{
+    Owner, User,
+    manager_authority::{CredentialName, Operation, StandingRole},
+};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::stage::{AT_LAST, Stage};
 
-/// The five keys of a manager, and what its requests name.
-struct Manager {
-    instance: InstanceId,
-    lifecycle: LifecycleUid,
-    keys: [String; 5],
+/// Alice's manager, or the platform's own.
+fn manager_of(stage: &Stage, owner: impl Into<Owner>) -> TestManager {
+    TestManager::new(&stage.space.space, &stage.space.material.data_account.account, owner)
 }
 
-impl Manager {
-    fn new() -> Self {
-        Self {
-            instance: InstanceId::mint(&SystemEntropy),
-            lifecycle: LifecycleUid::mint(&SystemEntropy),
-            keys: std::array::from_fn(|_| Seed::<User>::generate(&SystemEntropy).public().to_string()),
-        }
-    }
-
-    /// The same manager with another supervisor.
-    fn with_another_supervisor(&self) -> Self {
-        let mut keys = self.keys.clone();
-        keys[0] = Seed::<User>::generate(&SystemEntropy).public().to_string();
-        Self { instance: self.instance.clone(), lifecycle: self.lifecycle.clone(), keys }
-    }
-
-    fn request(&self, operation: &str) -> Value {
-        let names = ["supervisor", "executor", "serve", "goalWriter", "sessionLedger"];
-        let keys = names.into_iter().zip(&self.keys);
-        let identities: serde_json::Map<String, Value> =
-            keys.map(|(name, key)| (name.to_owned(), json!({ "id": key }))).collect();
-        let mut request = json!({
-            "v": 1, "kind": "manager-service-authority", "operation": operation, "space": "demo", "actor": "cli",
-            "instanceId": self.instance.as_str(), "managerLifecycleUid": self.lifecycle.as_str(),
-            "requestId": "r".repeat(22), "identities": identities,
-        });
-        if operation != "prepare" {
-            request["registrationProof"] = json!(format!("sha256:{}", "0".repeat(64)));
-        }
-        request
-    }
+fn prepare(manager: &TestManager) -> Value {
+    manager.request(Operation::Prepare, &json!({}))
 }
 
 /// A platform whose record the test writes.
@@ -99,9 +77,9 @@ impl Platform {
 struct House {
     service: AuthService,
     platform: Arc<Platform>,
-    manager: Manager,
+    manager: TestManager,
     owner: DerivedOwner,
-    _stage: Stage,
+    stage: Stage,
 }
 
 impl House {
@@ -112,13 +90,14 @@ impl House {
 
     async fn supervised_by(secs: u64, hangs: Option<Arc<Notify>>) -> Self {
         let stage = Stage::start().await;
-        let (manager, owner) = (Manager::new(), stage.owner_of("alice"));
+        let owner = stage.owner_of("alice");
+        let manager = manager_of(&stage, &owner);
         let assignment = SupervisorAssignment {
             owner: Owner::from(&owner),
             space: Space::parse("demo").unwrap(),
             account: stage.space.material.data_account.account.clone(),
             instance: manager.instance.clone(),
-            lifecycle_uid: manager.lifecycle.clone(),
+            lifecycle_uid: manager.uid.clone(),
             revision: 1,
             ended: false,
             expires_at: UnixSecs(SystemClock.now_secs().0 + secs),
@@ -132,7 +111,7 @@ impl House {
         });
         let inputs = stage.inputs().platform_supervisor(Arc::clone(&platform) as _);
         let service = start_auth_service(inputs).await.unwrap();
-        Self { service, platform, manager, owner, _stage: stage }
+        Self { service, platform, manager, owner, stage }
     }
 
     async fn door(&self) -> Result<PlatformSupervisorDoor, EpError> {
@@ -148,7 +127,23 @@ impl House {
     }
 
     async fn prepare(&self) -> Result<Value, EpError> {
-        self.ask(self.manager.request("prepare")).await
+        self.ask(prepare(&self.manager)).await
+    }
+
+    /// With the executor's creds, and nothing else.
+    async fn register_with(&self, executor: &str) -> Registered {
+        let connector = CredsConnector::new(&self.stage.space.server.url(), Custody::new());
+        let executor = creds::parse(executor).unwrap();
+        let connection = connector.open_once("cotal:test:manager".into(), &executor, None).await.unwrap();
+        let registry = Registry::of_participant(&connection, &self.stage.space.space);
+        let registered = self.manager.register(&registry).await.unwrap();
+        connection.close().await.unwrap();
+        registered
+    }
+
+    async fn connects(&self, creds: &str) {
+        let (_, outcome) = RawClient::connect(&self.stage.space.server.url(), Some(creds), None, None).await;
+        assert_eq!(outcome, ConnectOutcome::Connected);
     }
 
     async fn end(&self) -> Result<(), EpError> {
@@ -172,19 +167,73 @@ async fn every_credential_of_a_supervised_manager_ends_with_its_assignment() {
     let material = house.prepare().await.unwrap();
     let credentials = material["credentials"].as_object().unwrap();
     assert_eq!(credentials.keys().collect::<std::collections::BTreeSet<_>>().len(), 2, "{credentials:?}");
-    for (name, key) in [("supervisor", 0), ("executor", 1)] {
+    for role in [StandingRole::Supervisor, StandingRole::Executor] {
+        let name = role.as_str();
         let claims = decode_verified(credentials[name]["jwt"].as_str().unwrap()).unwrap();
         assert_eq!(claims["exp"], until, "{name}: the usual expiry is a day, or five minutes");
         assert_eq!(credentials[name]["exp"], until);
-        assert_eq!(claims["sub"], house.manager.keys[key].as_str());
+        assert_eq!(claims["sub"], house.manager.key(role).public().as_str());
     }
     assert_eq!(material["owner"], house.owner.as_str());
 
     // The same again is confirmed; another key has another ceiling, and the record stands.
     house.prepare().await.unwrap();
-    let other = house.manager.with_another_supervisor();
-    assert_eq!(code(house.ask(other.request("prepare")).await), EpCode::FailedPrecondition);
+    let mut other = prepare(&house.manager);
+    other["identities"]["supervisor"]["id"] = json!(Seed::<User>::generate(&SystemEntropy).public());
+    assert_eq!(code(house.ask(other).await), EpCode::FailedPrecondition);
     house.prepare().await.unwrap();
+    house.service.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_supervised_manager_registers_is_activated_and_renewed_and_nothing_of_it_outlives_its_assignment() {
+    let house = House::supervised(120).await;
+    let until = house.platform.assignment.lock().as_ref().unwrap().expires_at.0;
+    let granted = async |answer: &Value, roles: &[StandingRole]| {
+        assert_eq!(answer["credentials"].as_object().unwrap().len(), roles.len(), "{answer}");
+        for role in roles {
+            let issued = &answer["credentials"][role.as_str()];
+            let claims = decode_verified(issued["jwt"].as_str().unwrap()).unwrap();
+            assert_eq!(claims["sub"], house.manager.key(*role).public().as_str());
+            assert_eq!(claims["exp"], issued["exp"]);
+            // Two of one second are told apart by an earlier end.
+            assert!((until - 3..=until).contains(&issued["exp"].as_u64().unwrap()), "{}", role.as_str());
+            house.connects(&house.manager.creds(answer, CredentialName::of_role(*role))).await;
+        }
+    };
+
+    let prepared = house.prepare().await.unwrap();
+    let refusal = house.ask(house.manager.request(Operation::Activate, &json!({}))).await.unwrap_err();
+    assert_eq!(refusal.code, EpCode::FailedPrecondition, "not registered yet: {refusal}");
+    let executor = house.manager.creds(&prepared, CredentialName::Executor);
+    let registered = house.register_with(&executor).await;
+    let activated = house.ask(house.manager.request(Operation::Activate, &json!({}))).await.unwrap();
+    granted(&activated, &[StandingRole::Serve, StandingRole::GoalWriter, StandingRole::SessionLedger]).await;
+
+    let renewal = |epoch: u64, proof: &Value| {
+        let more = json!({ "registrationProof": proof, "processEpoch": epoch });
+        house.manager.request(Operation::RenewStandingBundle, &more)
+    };
+    let proof = &activated["nextRegistrationProof"];
+    let renewed = house.ask(renewal(registered.process_epoch, proof)).await.unwrap();
+    granted(&renewed, &StandingRole::ALL).await;
+    assert_eq!(renewed["owner"], house.owner.as_str());
+    let refusal = house.ask(renewal(registered.process_epoch + 1, proof)).await.unwrap_err();
+    assert_eq!(refusal.code, EpCode::Conflict, "an epoch that is not served: {refusal}");
+    let refusal = house.ask(renewal(registered.process_epoch, &unknown_proof())).await.unwrap_err();
+    assert_eq!(refusal.code, EpCode::PermissionDenied, "{refusal}");
+
+    // The end of the assignment is the end of it all.
+    house.platform.change(|assignment| assignment.ended = true);
+    house.end().await.unwrap();
+    house.platform.change(|assignment| assignment.ended = false);
+    for request in
+        [renewal(registered.process_epoch, proof), house.manager.request(Operation::Activate, &json!({}))]
+    {
+        let refusal = house.ask(request).await.unwrap_err();
+        assert_eq!(refusal.code, EpCode::PermissionDenied, "{refusal}");
+        assert!(refusal.message.contains("has ended"), "{refusal}");
+    }
     house.service.close().await.unwrap();
 }
 
@@ -198,7 +247,7 @@ async fn the_supervisor_door_refuses_in_order_and_asks_the_platform_every_time()
     assert_eq!(code(door.request(b"{}").await), EpCode::BadRequest);
     let mut foreign = json!({
         "v": 1, "kind": "platform-supervisor-authority", "owner": format!("u_{}", "b".repeat(26)),
-        "assignmentRevision": 1, "request": house.manager.request("prepare"),
+        "assignmentRevision": 1, "request": prepare(&house.manager),
     });
     let refusal = door.request(foreign.to_string().as_bytes()).await.unwrap_err();
     assert!(refusal.message.contains("another user"), "{refusal}");
@@ -217,7 +266,7 @@ async fn the_supervisor_door_refuses_in_order_and_asks_the_platform_every_time()
     assert_eq!(code(house.door().await), EpCode::PermissionDenied);
     let envelope = json!({
         "v": 1, "kind": "platform-supervisor-authority", "owner": house.owner.as_str(), "assignmentRevision": 1,
-        "request": house.manager.request("prepare"),
+        "request": prepare(&house.manager),
     });
     let refusal = door.request(envelope.to_string().as_bytes()).await.unwrap_err();
     assert!(refusal.message.contains("no administrator"), "an open door asks again: {refusal}");
@@ -225,23 +274,21 @@ async fn the_supervisor_door_refuses_in_order_and_asks_the_platform_every_time()
     house.platform.admin.store(true, Ordering::SeqCst);
     house.platform.sealed.store(false, Ordering::SeqCst);
 
-    for operation in ["session", "retire", "transferReader"] {
-        let mut request = house.manager.request(operation);
-        let key = Seed::<User>::generate(&SystemEntropy).public().to_string();
-        match operation {
-            "session" => {
-                request["session"] =
-                    json!({"id": key, "endpoint": "manager", "sessionId": "s", "epoch": 0, "exp": 1});
-            }
-            "retire" => {
-                let uid = LifecycleUid::mint(&SystemEntropy);
-                request["retirement"] = json!({
-                    "id": key, "opId": cotal_wire::OpId::managed_retirement(&uid).as_str(), "serveEpoch": 0,
-                    "target": {"owner": house.owner.as_str(), "actor": "scout", "lifecycleUid": uid.as_str()},
-                });
-            }
-            _ => request["transferReader"] = json!({ "id": key }),
-        }
+    let (key, uid) = (house.manager.one_shot().public(), LifecycleUid::mint(&SystemEntropy));
+    let target = json!({ "owner": house.owner.as_str(), "actor": "scout", "lifecycleUid": uid });
+    let op = cotal_wire::OpId::managed_retirement(&uid);
+    for (operation, more) in [
+        (
+            Operation::Session,
+            json!({ "session": {"id": key, "endpoint": "manager", "sessionId": "s", "epoch": 0, "exp": 1} }),
+        ),
+        (
+            Operation::Retire,
+            json!({ "retirement": {"id": key, "opId": op, "serveEpoch": 0, "target": target} }),
+        ),
+        (Operation::TransferReader, json!({})),
+    ] {
+        let (request, operation) = (house.manager.request(operation, &more), operation.as_str());
         let refusal = house.ask(request).await.unwrap_err();
         assert_eq!(refusal.code, EpCode::PermissionDenied, "{operation}");
         assert!(refusal.message.contains("serves prepare, activate and the standing renewals"), "{refusal}");
@@ -270,8 +317,9 @@ async fn an_assignment_that_ended_issues_nothing_more_even_if_the_platform_forge
     house.end().await.unwrap();
 
     house.platform.change(|assignment| assignment.ended = false);
-    for operation in ["prepare", "renew"] {
-        let refusal = house.ask(house.manager.request(operation)).await.unwrap_err();
+    for operation in [Operation::Prepare, Operation::Activate, Operation::Renew] {
+        let refusal = house.ask(house.manager.request(operation, &json!({}))).await.unwrap_err();
+        let operation = operation.as_str();
         assert_eq!(refusal.code, EpCode::PermissionDenied, "{operation}");
         assert!(refusal.message.contains("has ended"), "{operation}: {refusal}");
     }
@@ -335,13 +383,14 @@ type Change = (&'static str, fn(&mut Value));
 #[tokio::test]
 async fn the_platforms_own_manager_is_served_under_its_assignment_alone() {
     let stage = Stage::start().await;
-    let manager = Manager::new();
     let account = stage.space.material.data_account.account.clone();
+    let owner = stage.space.material.owner_secret.platform_control_owner(&stage.space.space, &account);
+    let manager = manager_of(&stage, owner.clone());
     let assignment = PlatformAssignment {
         space: Space::parse("demo").unwrap(),
         account_public_key: account.clone(),
         instance_id: manager.instance.clone(),
-        lifecycle_uid: manager.lifecycle.clone(),
+        lifecycle_uid: manager.uid.clone(),
         predecessor_instance_id: Some(InstanceId::mint(&SystemEntropy)),
         assignment_revision: 4,
         state: AssignmentState::Assigned,
@@ -358,9 +407,8 @@ async fn the_platforms_own_manager_is_served_under_its_assignment_alone() {
     };
     let ask = async |envelope: Value| read(door.authority(envelope.to_string().as_bytes()).await);
 
-    let good = envelope(manager.request("prepare"));
+    let good = envelope(prepare(&manager));
     let material = ask(good.clone()).await.unwrap();
-    let owner = stage.space.material.owner_secret.platform_control_owner(&assignment.space, &account);
     assert_eq!(material["owner"], owner.as_str());
     assert_eq!(material["credentials"].as_object().unwrap().len(), 2);
 
