@@ -33,3 +33,4 @@ pub use pull::PullDurable;
 pub use replay::SubjectReplay;
 pub use scan::SealedScan;
 pub use servers::Servers;
+pub use session::RAIL_CAPACITY;

@@ -38,7 +38,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// Messages that a subscription holds for its reader, who is meant to be at hand: past that the newest are dropped.
 pub(crate) const SUBSCRIPTION_CAPACITY: usize = 8_192;
 /// The same where anybody may send, and as large as the broker takes it: what they can make this process hold.
-pub(crate) const RAIL_CAPACITY: usize = 256;
+pub const RAIL_CAPACITY: usize = 256;
 /// What a connection reads into at first; it grows with a message that is larger. A space has seven connections that
 /// mostly wait, and a process may serve a thousand spaces.
 const READ_BUFFER: u16 = 8 * 1024;

@@ -8,7 +8,7 @@ use cotal_wire::{
     DigestRef, EpCode, EpError, IdToken, SpaceToken,
     endpoint_subject::{Rail, RequestSubject, SubjectTarget},
     endpoint_token::{AUTH_ENDPOINT, DESCRIBE, RETIRE_LIFECYCLE},
-    envelope::{CallClass, EndpointReply, EndpointRequest, Outcome},
+    envelope::{CallClass, EndpointReply, EndpointRequest, MAX_REQUEST_BYTES, Outcome},
 };
 use serde_json::Value;
 use tokio::{
@@ -23,8 +23,6 @@ use super::{
 };
 use crate::retirement::RetirementFailure;
 
-/// Largest request that is read, in bytes. Anybody may send one, as large as the broker takes it.
-const MAX_REQUEST_BYTES: usize = 64 * 1024;
 /// Requests that may be handled at once; more are refused, not queued.
 const MAX_HANDLED: usize = 64;
 /// Longest wait for a barrier, whatever the caller's deadline says: a request holds one of [`MAX_HANDLED`].

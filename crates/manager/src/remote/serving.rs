@@ -9,16 +9,13 @@ use cotal_wire::{
     Command, EpCode, EpError, IdToken, InstanceId, Names, Owner, Space, SpaceToken,
     endpoint_subject::{Rail, RequestSubject, SubjectTarget},
     endpoint_token::{DESCRIBE, EndpointToken},
-    envelope::{CallClass, EndpointReply, EndpointRequest, Outcome, RequestArgs},
+    envelope::{CallClass, EndpointReply, EndpointRequest, MAX_REQUEST_BYTES, Outcome, RequestArgs},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::contract::{self, ManagerContract, PING};
-
-/// Largest request that is read, in bytes.
-const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
 /// Which incarnation serves, for whom.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,5 +13,8 @@ pub use request::{
     BodyTarget, CallClass, CallerCard, EndpointRequest, IncarnationBind, Operation, RequestArgs,
 };
 
+/// Largest request that an endpoint of this project reads, in bytes: anybody may send one, as large as the broker takes it.
+pub const MAX_REQUEST_BYTES: usize = 64 * 1024;
+
 /// Envelope version of this contract.
 pub const ENVELOPE_VERSION: u64 = 1;

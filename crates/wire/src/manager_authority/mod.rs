@@ -64,8 +64,8 @@ pub use runs::{
 };
 pub use runtime_result::{RetirementPhase, RuntimeReadiness, RuntimeResult, RuntimeState};
 pub use served::{
-    MAX_CANCEL_BODY, ObservedRequest, RUN_ANSWER, RUN_CANCEL, RUN_RESUME, RUN_START, RUN_SUBMIT,
-    RunOperation, served_run_cancel_subject, served_run_subjects,
+    ObservedRequest, RUN_ANSWER, RUN_CANCEL, RUN_RESUME, RUN_START, RUN_SUBMIT, RunOperation,
+    served_run_cancel_subject, served_run_subjects,
 };
 pub use service::{
     MANAGER_ENDPOINT, MAX_ARTIFACTS, Payload, Renewal, RenewedRun, RequestedRetirement, ServedSession,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cotal_authority::manager::runs::{Limits, ObservationTable};
-use cotal_broker::{Connection, Subscription};
+use cotal_broker::{Connection, Message, RAIL_CAPACITY, Subscription};
 use cotal_wire::{
     Clock, EpError, SpaceToken,
     manager_authority::{ObservedRequest, RUN_CANCEL, served_run_cancel_subject, served_run_subjects},
@@ -12,8 +12,8 @@ use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-/// Messages that a listener reads at once before it says that it has heard what was sent: as many as a subscription holds.
-const HEARD_AT_ONCE: usize = 8_192;
+/// Messages that a listener reads before others of its thread have a turn.
+const READ_IN_A_TURN: usize = 32;
 
 /// Hears what managers are asked, and keeps it until one is forwarded. Its listeners end with the connection, which
 /// reconnects for ever and is closed with the context alone: whoever finds one gone asks a service that ends.
@@ -46,7 +46,7 @@ impl RunObserver {
         for subject in served_run_subjects(space).into_iter().chain([served_run_cancel_subject(space)]) {
             let subscription = connection.subscribe(&subject, None).await?;
             let (ask, asked) = mpsc::channel(1);
-            tokio::spawn(hear(subscription, asked, Arc::clone(&heard)));
+            tokio::spawn(Listener { heard: Arc::clone(&heard), read: 0 }.hear(subscription, asked));
             listeners.push(ask);
         }
         connection.flush().await?;
@@ -84,30 +84,45 @@ impl RunObserver {
     }
 }
 
-/// One listener, until the connection has ended or nobody asks it any more.
-async fn hear(
-    mut subscription: Subscription,
-    mut asked: mpsc::Receiver<oneshot::Sender<()>>,
+/// One subscription's reader.
+struct Listener {
     heard: Arc<Heard>,
-) {
-    loop {
-        tokio::select! {
-            message = subscription.next() => match message {
-                Some(message) => heard.observe(&message.subject, &message.payload),
-                None => return,
-            },
-            answer = asked.recv() => {
-                let Some(answer) = answer else { return };
-                for _ in 0..HEARD_AT_ONCE {
-                    // Not yielding here: what looks empty must be empty.
-                    match tokio::task::unconstrained(subscription.next()).now_or_never() {
-                        Some(Some(message)) => heard.observe(&message.subject, &message.payload),
-                        Some(None) => return,
-                        None => break,
+    /// Messages since others last had a turn.
+    read: usize,
+}
+
+impl Listener {
+    /// Until the connection has ended or nobody asks it any more.
+    async fn hear(mut self, mut subscription: Subscription, mut asked: mpsc::Receiver<oneshot::Sender<()>>) {
+        loop {
+            tokio::select! {
+                message = subscription.next() => match message {
+                    Some(message) => self.read(&message).await,
+                    None => return,
+                },
+                answer = asked.recv() => {
+                    let Some(answer) = answer else { return };
+                    // What had come by now is no more than a subscription holds.
+                    for _ in 0..RAIL_CAPACITY {
+                        // Not yielding here: what looks empty must be empty.
+                        match tokio::task::unconstrained(subscription.next()).now_or_never() {
+                            Some(Some(message)) => self.read(&message).await,
+                            Some(None) => return,
+                            None => break,
+                        }
                     }
+                    let _nobody_waits_any_more = answer.send(());
                 }
-                let _nobody_waits_any_more = answer.send(());
             }
+        }
+    }
+
+    async fn read(&mut self, message: &Message) {
+        self.heard.observe(&message.subject, &message.payload);
+        self.read += 1;
+        if self.read == READ_IN_A_TURN {
+            self.read = 0;
+            tokio::task::yield_now().await;
         }
     }
 }
@@ -260,5 +275,23 @@ mod tests {
         let held = rig.observer.heard.served.lock();
         assert!((1..=Limits::SERVED.per_caller).contains(&held.len()), "{}", held.len());
         assert!(held.bytes() <= Limits::SERVED.bytes);
+    }
+
+    /// A request that is read but for its length: nothing of it is, so that a flood of the largest costs a look at each.
+    #[tokio::test]
+    async fn the_largest_messages_are_passed_over_unread_and_hold_up_no_forward() {
+        let rig = Rig::start().await;
+        let flood = asker(&rig.space, "flood");
+        let mut largest = flood.body(RUN_START, &json!({})).to_string();
+        largest.push_str(&" ".repeat((1 << 20) - largest.len()));
+        for _ in 0..32 {
+            let subject = flood.subject(&rig.manager, RUN_START);
+            rig.publisher.publish(&subject, &[], largest.clone().into()).await.unwrap();
+        }
+        let subject = rig.publish(&rig.asker, RUN_START, &json!({})).await;
+        rig.publisher.flush().await.unwrap();
+        let taken = tokio::time::timeout(Duration::from_secs(60), rig.observer.take_served(&subject)).await;
+        assert!(taken.unwrap().unwrap().is_some());
+        assert!(rig.observer.heard.served.lock().is_empty(), "of the others nothing is kept");
     }
 }
