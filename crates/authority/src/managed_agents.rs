@@ -26,6 +26,12 @@ use crate::{
 /// What a caller is told when trusted state cannot be read: which file it is, the log says.
 const LEDGER_UNREADABLE: &str = "the actor ledger cannot be read here; ask the operator of the space";
 
+/// Whether what a write was decided on still stands: the plane is open, and the manager's registration is the one that asked.
+/// Asked once a write's turn has come, which may be long after the decision, and again before a grant is revoked.
+pub type StillStands = Arc<dyn Fn() -> BoxFuture<'static, Result<(), EpError>> + Send + Sync>;
+/// Whether the plane is open. Asked before each write of the ledger: another process may own the space by then.
+pub type PlaneOpen = Arc<dyn Fn() -> Result<(), EpError> + Send + Sync>;
+
 /// The writer of one space; clones are one writer.
 #[derive(Clone)]
 pub struct ManagedAgents {
@@ -40,6 +46,7 @@ struct Parts {
     delivery: DeliveryAdmin,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
+    open: PlaneOpen,
 }
 
 /// A name that a manager's owner gives or gave an agent.
@@ -74,15 +81,16 @@ pub enum Preparation {
 // === impl ManagedAgents ===
 
 impl ManagedAgents {
-    /// The writer of this ledger, over connections that `connector` opens.
+    /// The writer of this ledger, over connections that `connector` opens, for as long as `open` says.
     pub fn new(
         ledger: Ledger,
         connector: Connector,
         delivery: DeliveryAdmin,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
+        open: PlaneOpen,
     ) -> Self {
-        let parts = Parts { ledger, connector, delivery, clock, entropy };
+        let parts = Parts { ledger, connector, delivery, clock, entropy, open };
         Self { parts: Arc::new(parts), writing: Arc::default() }
     }
 
@@ -96,10 +104,11 @@ impl ManagedAgents {
         owner: &DerivedOwner,
         spawner: &Actor,
         target: &EnrollmentTarget,
+        still: StillStands,
     ) -> Result<Enrolled, EpError> {
         let (parts, owner) = (Arc::clone(&self.parts), owner.clone());
         let (spawner, target) = (spawner.clone(), target.clone());
-        self.to_its_end(async move { parts.enroll(owner, spawner, target).await }.boxed()).await
+        self.to_its_end(async move { parts.enroll(owner, spawner, target, still).await }.boxed()).await
     }
 
     /// What an agent's standing token opens now, as its exchange would find it: its digest, then the envelope. Nothing is
@@ -122,9 +131,10 @@ impl ManagedAgents {
         &self,
         alias: &Alias,
         uid: &LifecycleUid,
+        still: StillStands,
     ) -> Result<Preparation, EpError> {
         let (parts, alias, uid) = (Arc::clone(&self.parts), alias.clone(), uid.clone());
-        self.to_its_end(async move { parts.prepare_retirement(alias, uid).await }.boxed()).await
+        self.to_its_end(async move { parts.prepare_retirement(alias, uid, still).await }.boxed()).await
     }
 
     /// Waits for the writes that are under way, whoever asked for them: before the connections are closed.
@@ -173,9 +183,11 @@ impl Parts {
         owner: DerivedOwner,
         spawner: Actor,
         target: EnrollmentTarget,
+        still: StillStands,
     ) -> Result<Enrolled, EpError> {
         let alias = Alias { owner, actor: target.actor.clone() };
-        let _turn = alias_turn(self.ledger.state_dir(), &alias.principal()).await;
+        let _turn = alias_turn(self.ledger.state_dir(), &alias.principal()).await?;
+        still().await?;
         let Some(digest) = target.token_hash.clone() else {
             return Err(EpError::bad_request("an enrollment names the digest of the agent's token"));
         };
@@ -255,6 +267,7 @@ impl Parts {
             self.ledger(move |ledger| ledger.check_managed(&input, digest.as_str(), &*clock)).await?
         };
         let durables = durables(alias, &uid, target, &checked)?;
+        (self.open)()?;
         let row = self.ledger(move |ledger| ledger.grant_managed(&input, digest.as_str(), &*clock)).await?;
         landed(alias);
         Ok((Standing { row, uid, written: true }, durables))
@@ -281,9 +294,11 @@ impl Parts {
         self: Arc<Self>,
         alias: Alias,
         uid: LifecycleUid,
+        still: StillStands,
     ) -> Result<Preparation, EpError> {
         let principal = alias.principal();
-        let _turn = alias_turn(self.ledger.state_dir(), &principal).await;
+        let _turn = alias_turn(self.ledger.state_dir(), &principal).await?;
+        still().await?;
         let row = {
             let alias = alias.clone();
             self.ledger(move |ledger| ledger.read_managed(&alias.owner, &alias.actor)).await?
@@ -292,11 +307,14 @@ impl Parts {
         // A pattern has no membership row of its own; what it let in, the inventory lists.
         let granted = row.allow_subscribe.iter().filter_map(|entry| Channel::parse(entry).ok()).collect();
         release_footprint(&self.connector, &self.delivery, &*self.clock, &principal, &uid, granted).await?;
+        // The delivery daemon may have taken its time over the footprint.
+        still().await?;
         self.revoke(&alias, &uid).await?;
         Ok(Preparation::Prepared)
     }
 
     async fn revoke(&self, alias: &Alias, uid: &LifecycleUid) -> Result<bool, EpError> {
+        (self.open)()?;
         let (of, uid) = (alias.clone(), uid.clone());
         let revoked = self.ledger(move |ledger| ledger.revoke_managed_at(&of.owner, &of.actor, &uid)).await?;
         if revoked {

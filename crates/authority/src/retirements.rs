@@ -134,7 +134,7 @@ impl Retirements {
         }
         let this = Arc::clone(self);
         let running = tokio::spawn(async move {
-            let _turn = this.interactive.take(op.clone()).await;
+            let _turn = this.interactive.take(op.clone()).await.map_err(before)?;
             if let Err(answer) = this.stands(&retiring.principal, &retiring.uid).await.map_err(before)? {
                 return Ok(answer);
             }

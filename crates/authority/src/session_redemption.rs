@@ -113,8 +113,8 @@ impl ConnectReader {
         })
     }
 
-    /// The row; one that was deleted is none.
-    async fn session_row(&self, session: &SessionId) -> Result<Option<SessionRow>, EpError> {
+    /// A session's row, leader-served; one that was deleted is none.
+    pub async fn session_row(&self, session: &SessionId) -> Result<Option<SessionRow>, EpError> {
         for _ in 0..DECISIONS {
             let on = self.proved_on().await?;
             let row = self.read_session(on, session).await;

@@ -8,9 +8,13 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use cotal_wire::Principal;
+use cotal_wire::{EpError, Principal};
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+/// How many may wait for the turn of one key. Who waits may be one whose caller is long gone: one more is refused, so that no
+/// chain grows while its first one is held up.
+pub const MAX_WAITING: usize = 16;
 
 type Chains<K> = Arc<Mutex<HashMap<K, Arc<AsyncMutex<()>>>>>;
 
@@ -41,11 +45,21 @@ impl<K: Eq + Hash> Default for Turns<K> {
 }
 
 impl<K: Eq + Hash + Clone> Turns<K> {
-    /// Waits for this key's turn. Dropped while it waits, it leaves the chain.
-    pub async fn take(&self, key: K) -> Turn<K> {
-        let chain = self.0.lock().entry(key.clone()).or_default().clone();
+    /// Waits for this key's turn. Dropped while it waits, it leaves the chain. `unavailable` when [`MAX_WAITING`] wait already.
+    pub async fn take(&self, key: K) -> Result<Turn<K>, EpError> {
+        let chain = {
+            let mut chains = self.0.lock();
+            let chain = chains.entry(key.clone()).or_default();
+            // The map's own, that of whoever has the turn, and one for each that waits: this would be one too many.
+            if Arc::strong_count(chain) > 1 + MAX_WAITING {
+                return Err(EpError::unavailable(format!(
+                    "{MAX_WAITING} requests of the same wait for their turn already; ask again once they are answered"
+                )));
+            }
+            Arc::clone(chain)
+        };
         let seat = Seat { key, chains: Arc::clone(&self.0) };
-        Turn { _held: chain.lock_owned().await, _seat: seat }
+        Ok(Turn { _held: chain.lock_owned().await, _seat: seat })
     }
 
     /// How many keys are held or waited for.
@@ -71,7 +85,10 @@ impl<K: Eq + Hash> Drop for Seat<K> {
 
 /// The turn of an alias: enrollment and retirement preparation of one actor go one after another in the whole process,
 /// over all planes that share a ledger directory.
-pub async fn alias_turn(ledger_dir: &Path, principal: &Principal) -> Turn<(PathBuf, Principal)> {
+pub async fn alias_turn(
+    ledger_dir: &Path,
+    principal: &Principal,
+) -> Result<Turn<(PathBuf, Principal)>, EpError> {
     static PROCESS: LazyLock<Turns<(PathBuf, Principal)>> = LazyLock::new(Turns::default);
     PROCESS.take((resolved(ledger_dir).await, principal.clone())).await
 }
@@ -93,7 +110,7 @@ mod tests {
     #[tokio::test]
     async fn one_key_goes_one_at_a_time_in_the_order_of_asking() {
         let turns = Turns::<u8>::default();
-        let first = turns.take(1).await;
+        let first = turns.take(1).await.unwrap();
         let mut second = std::pin::pin!(turns.take(1));
         let mut third = std::pin::pin!(turns.take(1));
         assert!(poll!(&mut second).is_pending());
@@ -102,8 +119,8 @@ mod tests {
         assert_eq!(turns.len(), 2);
         drop(first);
         assert!(poll!(&mut third).is_pending(), "the second asked before the third");
-        drop(second.await);
-        drop(third.await);
+        drop(second.await.unwrap());
+        drop(third.await.unwrap());
         drop(other);
         assert!(turns.is_empty(), "a key that nobody wants takes no room");
     }
@@ -111,13 +128,32 @@ mod tests {
     #[tokio::test]
     async fn who_stops_waiting_leaves_the_chain() {
         let turns = Turns::<u8>::default();
-        let first = turns.take(1).await;
+        let first = turns.take(1).await.unwrap();
         let mut gone = Box::pin(turns.take(1));
         assert!(poll!(&mut gone).is_pending());
         drop(first);
         drop(gone);
         assert!(turns.is_empty());
         assert!(turns.take(1).now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn one_more_than_may_wait_is_refused_and_a_place_that_is_given_up_is_free() {
+        let turns = Turns::<u8>::default();
+        let first = turns.take(1).await.unwrap();
+        let mut waiting: Vec<_> = (0..MAX_WAITING).map(|_| Box::pin(turns.take(1))).collect();
+        for one in &mut waiting {
+            assert!(poll!(one).is_pending());
+        }
+        let refusal = turns.take(1).now_or_never().expect("it does not wait").unwrap_err();
+        assert_eq!(refusal.code, cotal_wire::EpCode::Unavailable);
+        assert!(refusal.message.contains("ask again"), "{refusal}");
+        assert!(turns.take(2).now_or_never().unwrap().is_ok(), "another key");
+        drop(waiting.pop());
+        let mut next = Box::pin(turns.take(1));
+        assert!(poll!(&mut next).is_pending());
+        drop((first, waiting, next));
+        assert!(turns.is_empty());
     }
 
     #[tokio::test]
@@ -130,7 +166,7 @@ mod tests {
         let absent = dir.join("no-such-ledger-directory");
         assert_eq!(resolved(&absent).await, absent);
         let alias = Principal::parse_key("u_aaaaaaaaaaaaaaaaaaaaaaaaaa.turns").unwrap();
-        drop(alias_turn(&dir, &alias).await);
-        drop(alias_turn(&dir, &alias).await);
+        drop(alias_turn(&dir, &alias).await.unwrap());
+        drop(alias_turn(&dir, &alias).await.unwrap());
     }
 }

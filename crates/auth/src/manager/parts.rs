@@ -7,11 +7,12 @@ use cotal_authority::{
     issued::IssuerSession,
     managed_agents::ManagedAgents,
     manager::{Host, LifecycleHost},
+    turns::Turns,
 };
 use cotal_broker::Connector;
 use cotal_ledger::Ledger;
 use cotal_trust::{bundle::DataAccount, registration_proof::RegistrationProofKey};
-use cotal_wire::{Clock, Entropy, EpError, Space};
+use cotal_wire::{Clock, Entropy, EpError, Owner, Space};
 use tokio::sync::OnceCell;
 use zeroize::Zeroizing;
 
@@ -55,6 +56,8 @@ pub(crate) struct Parts {
     pub(super) renewals: RenewalPace,
     /// Where an enrolled agent exchanges its secret; unset without a public face.
     exchange_url: OnceLock<String>,
+    /// Goal-index scans: an owner's go one after another, so that the stream's own turns are everybody's.
+    pub(super) scans: Turns<Owner>,
     /// See [`Parts::issuing`].
     pub(super) issuing: OnceCell<Issuing>,
     /// See [`Parts::run_observer`].
@@ -70,6 +73,10 @@ impl Parts {
             inputs.plane.delivery().clone(),
             Arc::clone(&inputs.clock),
             Arc::clone(&inputs.entropy),
+            {
+                let plane = Arc::clone(&inputs.plane);
+                Arc::new(move || plane.check_open())
+            },
         );
         Self {
             agents,
@@ -86,6 +93,7 @@ impl Parts {
             clock: inputs.clock,
             entropy: inputs.entropy,
             exchange_url: OnceLock::new(),
+            scans: Turns::default(),
             issuing: OnceCell::new(),
             run_observer: OnceCell::new(),
         }

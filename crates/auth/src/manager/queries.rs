@@ -1,7 +1,7 @@
 //! The kinds that only ask: the owner's goals, and whether a caller is an admin (contract 06 §10-11).
 
 use cotal_authority::manager::{Holder, decide_admin_authorization, decide_goal_index_scan, is_admin};
-use cotal_ledger::{ActorRow, LedgerError};
+use cotal_ledger::{LedgerError, TaggedRow};
 use cotal_wire::{
     DerivedOwner, EpError,
     es_value::EsValue,
@@ -17,6 +17,7 @@ pub(super) async fn scan_goals(parts: &Parts, holder: &Holder, request: &EsValue
     let instance = &request.envelope.instance_id;
     let decide = |gate: Option<&EndpointGate>| decide_goal_index_scan(parts.host(), holder, &request, gate);
     decided_at_gate(parts, Kind::GoalIndexScan, instance, decide).await?;
+    let _turn = parts.scans.take(holder.owner().clone()).await?;
     let goals = parts.plane.goal_index(holder.owner()).await?;
     print(&GoalIndexResult::answer(&request, holder.owner(), goals))
 }
@@ -33,18 +34,18 @@ pub(super) async fn authorize_admin(
         |gate: Option<&EndpointGate>| decide_admin_authorization(parts.host(), holder, &request, gate);
     decided_at_gate(parts, Kind::AdminAuthorization, instance, decide).await?;
     let row = row_of(parts, &request.caller).await?;
-    let authorized = is_admin(holder, &request, row.as_ref());
+    let authorized = is_admin(holder, &request, row.as_ref().map(|tagged| &tagged.row));
     print(&AdminResult { request, owner: holder.owner().clone(), authorized })
 }
 
-/// The caller's row of either kind. A ledger that cannot be read fails the question: it never answers `false` by itself.
-async fn row_of(parts: &Parts, caller: &Incarnation) -> Result<Option<ActorRow>, EpError> {
+/// An actor's row of either kind. A ledger that cannot be read fails the question: it never answers `false` by itself.
+pub(super) async fn row_of(parts: &Parts, caller: &Incarnation) -> Result<Option<TaggedRow>, EpError> {
     // A platform's own actors have no rows.
     let Ok(owner) = DerivedOwner::parse(caller.owner.as_str()) else { return Ok(None) };
     let (ledger, actor) = (parts.ledger.clone(), caller.actor.clone());
     let read = tokio::task::spawn_blocking(move || ledger.lookup(&owner, &actor)).await;
     match read {
-        Ok(Ok(found)) => Ok(found.map(|tagged| tagged.row)),
+        Ok(Ok(found)) => Ok(found),
         // A name that is too long for the ledger is nobody's.
         Ok(Err(LedgerError::Refused(_))) => Ok(None),
         Ok(Err(LedgerError::Broken(detail))) => {

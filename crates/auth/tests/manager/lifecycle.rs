@@ -2,15 +2,18 @@
 
 use std::collections::BTreeSet;
 
+use cotal_broker::kv::{Bucket, LeaderRead, WriteOutcome};
+use cotal_testkit::manager::TestManager;
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{
-    LifecycleUid, Owner,
+    Actor, LifecycleUid, Names, OpId, Owner, Revision, SessionId,
     manager_authority::{CredentialName, Operation, StandingRole},
+    names::session_key,
 };
 use futures::{FutureExt as _, future::join_all};
 use serde_json::{Value, json};
 
-use super::rig::{Activated, PERSON, Rig, manager_of, renewal, retirement, session};
+use super::rig::{Activated, PERSON, Rig, SESSION, manager_of, renewal, retirement, session};
 
 fn seconds_from_now(exp: &Value) -> i64 {
     let now = i64::try_from(cotal_wire::Clock::now_secs(&SystemClock).0).unwrap();
@@ -210,5 +213,71 @@ async fn a_stranger_an_unsupervising_actor_and_a_revoked_one_get_nothing_and_lea
         assert_eq!(status, 403, "{}: {answer}", operation.as_str());
     }
     assert_eq!(rig.family().await, rows, "a refusal stages nothing");
+    rig.daemon.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn nobody_serves_a_session_of_another_manager_and_everybody_their_own() {
+    let rig = Rig::start().await;
+    rig.activated().await;
+    let connection = rig.stage.space.jetstream("sessions").await.unwrap();
+    let sessions = Bucket::new(&connection, &Names::new(&rig.stage.space.space.token()).sessions_bucket());
+    let (iid, owner, uid) = (&rig.manager.instance, &rig.manager.owner, &rig.manager.uid);
+    let until = cotal_wire::Clock::now_secs(&SystemClock).0 + 600;
+    let stand = async |epoch: u64, state: &str| {
+        let row = format!(
+            "{{\"sessionId\":\"{SESSION}\",\"endpoint\":\"manager\",\"serving\":{{\"instanceId\":\"{iid}\",\
+             \"epoch\":{epoch}}},\"holder\":{{\"principal\":\"{owner}.cli\",\"lifecycleUid\":\"{uid}\"}},\
+             \"credCaller\":\"{uid}.{SESSION}.c\",\"credServing\":\"manager.{iid}.{SESSION}.s\",\
+             \"revoked\":{{\"caller\":false,\"serving\":false}},\"state\":\"{state}\",\"exp\":{}}}",
+            until * 1000
+        );
+        let key = session_key(&SessionId::parse(SESSION).unwrap());
+        let at = match sessions.leader_read(&key).await.unwrap() {
+            LeaderRead::Value(entry) => entry.revision,
+            _ => Revision(0),
+        };
+        assert!(matches!(sessions.put_pinned(&key, row.into(), at).await, WriteOutcome::Written(_)));
+    };
+    rig.stage.grant_human("bob", "cli", &["supervise"], &[]);
+    let mut theirs = manager_of(&rig.stage, "bob");
+    let ask = async |asking: &TestManager| {
+        let id = asking.one_shot().public().to_string();
+        rig.send("bob", &asking.request(Operation::Session, &session(&id, until))).await
+    };
+    stand(0, "active").await;
+    let (status, answer) = ask(&theirs).await;
+    assert_eq!(status, 403, "under an instance of their own: {answer}");
+    theirs.instance = iid.clone();
+    let (status, answer) = ask(&theirs).await;
+    assert_eq!(status, 403, "under the instance that serves it: {answer}");
+    let id = rig.manager.one_shot().public().to_string();
+    rig.granted(Operation::Session, session(&id, until)).await;
+    for (epoch, state, what) in [(1, "active", "another epoch"), (0, "closed", "an end")] {
+        stand(epoch, state).await;
+        let (status, answer) = rig.ask(Operation::Session, session(&id, until)).await;
+        assert_eq!(status, 403, "{what}: {answer}");
+    }
+    rig.daemon.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_manager_ends_agents_and_no_person() {
+    let rig = Rig::start().await;
+    rig.activated().await;
+    let owner = rig.stage.owner_of(PERSON);
+    let row = rig.stage.ledger.read_interactive(&owner, &Actor::parse("cli").unwrap()).unwrap().unwrap();
+    let uid = LifecycleUid::parse(row.lifecycle_uid.as_deref().unwrap()).unwrap();
+    let of = |uid: &LifecycleUid| {
+        json!({ "retirement": {
+            "id": rig.manager.one_shot().public(), "opId": OpId::managed_retirement(uid), "serveEpoch": 0,
+            "target": { "owner": owner, "actor": "cli", "lifecycleUid": uid },
+        } })
+    };
+    let (status, answer) = rig.ask(Operation::Retire, of(&uid)).await;
+    assert_eq!(status, 403, "{answer}");
+    assert!(answer["error"].as_str().unwrap().contains("cotal actor revoke"), "{answer}");
+    // An agent that had the name before the person did.
+    rig.granted(Operation::Retire, of(&LifecycleUid::mint(&SystemEntropy))).await;
     rig.daemon.stop().await.unwrap();
 }

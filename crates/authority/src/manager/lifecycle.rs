@@ -3,14 +3,16 @@
 #[cfg(test)]
 mod tests;
 
+use cotal_ledger::{RowKind, TaggedRow};
 use cotal_trust::registration_proof::{RegistrationProofKey, same};
 use cotal_wire::{
-    Account, EpError, Nkey, Owner, Space,
+    Account, EpCode, EpError, Nkey, Owner, Space,
     es_value::EsValue,
     manager_authority::{
-        Envelope, Operation, Payload, Renewal, RenewedRun, ServiceRequest, registration_proof,
+        Envelope, Incarnation, MANAGER_ENDPOINT, Operation, Payload, Renewal, RenewedRun, ServedSession,
+        ServiceRequest, registration_proof,
     },
-    rows::EndpointGate,
+    rows::{EndpointGate, SessionRow},
 };
 
 use super::{
@@ -18,6 +20,9 @@ use super::{
     agents::own,
     registration::{at_epoch, bad_proof, of_owner, open, proved},
 };
+
+/// What a session that is over is refused with.
+pub const SESSION_ENDED: &str = "the session has ended; serve one that its ledger still has";
 
 /// What the host that decides is.
 #[derive(Debug, Clone, Copy)]
@@ -104,9 +109,11 @@ pub fn decide_at_gate(
             of_owner(gate, owner, &envelope.instance_id)?;
             proved(gate, envelope, owner, host.proof)
         }
-        Payload::Session(_) => Ok(()),
-        // Its executor writes the gate of the instance that it names: somebody else's stays out of reach.
-        Payload::None => gate.map_or(Ok(()), |gate| of_owner(gate, owner, &envelope.instance_id)),
+        // An executor writes the gate of the instance that it names, and a session speaks for it: somebody else's stays out of
+        // reach.
+        Payload::None | Payload::Session(_) => {
+            gate.map_or(Ok(()), |gate| of_owner(gate, owner, &envelope.instance_id))
+        }
     }
 }
 
@@ -114,6 +121,40 @@ pub fn decide_at_gate(
 pub fn still_at(gate: Option<&EndpointGate>, process_epoch: u64) -> Result<&EndpointGate, EpError> {
     gate.filter(|gate| gate.is_open() && gate.coordinate().process_epoch == process_epoch)
         .ok_or_else(|| EpError::conflict("the manager's registration moved during the renewal; ask again"))
+}
+
+/// Before a session's serving credential is minted: what the ledger of sessions says, if it has the session by now. It is served
+/// by this very instance at this epoch, and has not ended.
+pub fn decide_session(
+    envelope: &Envelope,
+    session: &ServedSession,
+    row: Option<&SessionRow>,
+) -> Result<(), EpError> {
+    let Some(row) = row else { return Ok(()) };
+    let served_here = row.endpoint().as_str() == MANAGER_ENDPOINT
+        && row.serving() == (&envelope.instance_id, session.epoch);
+    if !served_here {
+        return Err(EpError::permission_denied(
+            "the session is served by another instance, or at another epoch; serve one of this manager's own",
+        ));
+    }
+    if row.state().is_terminal() {
+        return Err(EpError::new(EpCode::Expired, SESSION_ENDED));
+    }
+    Ok(())
+}
+
+/// Before a requester is minted: a manager ends agents, and a person's own incarnation ends where it was granted.
+pub fn decide_retired(target: &Incarnation, row: Option<&TaggedRow>) -> Result<(), EpError> {
+    let person =
+        |tagged: &&TaggedRow| tagged.kind == RowKind::Interactive && tagged.row.is_at(&target.lifecycle_uid);
+    match row.filter(person) {
+        None => Ok(()),
+        Some(_) => Err(EpError::permission_denied(format!(
+            "{}.{} is a person's actor and no managed agent; it is ended with: cotal actor revoke",
+            target.owner, target.actor
+        ))),
+    }
 }
 
 /// Before a run's driver is minted: the run, read again, has moved in nothing (contract 06 §4.3).

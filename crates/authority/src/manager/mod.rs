@@ -22,7 +22,10 @@ pub use intents::{
     Act, AdmissionView, AdmittedIntent, AdmittedTarget, DecidedExecution, ExecutionPins, IntentHost,
     IntentRecord, LaunchRecord, MAX_INTENT_TTL_SECS, Unobserved, decide_admission, decide_execution,
 };
-pub use lifecycle::{LifecycleHost, ObservedRun, decide_asking, decide_at_gate, same_run, still_at};
+pub use lifecycle::{
+    LifecycleHost, ObservedRun, SESSION_ENDED, decide_asking, decide_at_gate, decide_retired, decide_session,
+    same_run, still_at,
+};
 pub(crate) use maintenance::family_holders;
 pub use maintenance::{check_family, decide_maintenance, reconciliation, repair_refused};
 pub use platform::{

@@ -1,10 +1,17 @@
 //! The writer of managed agents over a real broker and a real ledger (contract 05 §9-10).
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use cotal_authority::{
     delivery_admin::DeliveryAdmin,
-    managed_agents::{Alias, Enrolled, ManagedAgents, Preparation},
+    managed_agents::{Alias, Enrolled, ManagedAgents, Preparation, StillStands},
+    turns::{MAX_WAITING, alias_turn},
 };
 use cotal_broker::{durable, kv::Bucket, provision::provision_space};
 use cotal_ledger::{ActorRow, GrantInput, Ledger, hash_agent_secret};
@@ -15,7 +22,7 @@ use cotal_wire::{
     manager_authority::EnrollmentTarget,
     names::{dlv_consumer, dm_consumer, lifecycle_subject_key, role_consumer},
 };
-use futures::{future::join_all, poll};
+use futures::{FutureExt, future::join_all, poll};
 use serde_json::{Value, json};
 
 use crate::harness::{OWNER, World, eventually, principal, uid};
@@ -69,6 +76,11 @@ fn target(name: &str, token: &str) -> EnrollmentTarget {
     }
 }
 
+/// What nothing has moved since.
+fn still() -> StillStands {
+    Arc::new(|| async { Ok(()) }.boxed())
+}
+
 impl House {
     async fn start() -> Self {
         let world = World::start().await;
@@ -83,6 +95,7 @@ impl House {
             DeliveryAdmin::new(world.connector.clone()),
             Arc::new(SystemClock),
             Arc::new(SystemEntropy),
+            Arc::new(|| Ok(())),
         );
         let house = Self { world, names, acl, ledger, agents, _dir: dir };
         house.grant(SPAWNER, "supervise,role:builder,spawn", "general,team.>", "general");
@@ -107,7 +120,7 @@ impl House {
     }
 
     async fn enroll(&self, target: &EnrollmentTarget) -> Result<Enrolled, EpError> {
-        self.agents.enroll(&owner(), &actor(SPAWNER), target).await
+        self.agents.enroll(&owner(), &actor(SPAWNER), target, still()).await
     }
 
     fn row(&self, name: &str) -> Option<ActorRow> {
@@ -277,14 +290,14 @@ async fn a_held_name_answers_only_while_the_supervising_actors_present_grant_cov
 
     // Another actor of the same owner, who covers it, cannot answer for the one that is gone.
     house.grant("second", "supervise", "general,team.>", "general");
-    let other = house.agents.enroll(&owner(), &actor("second"), &target("worker", "token")).await;
+    let other = house.agents.enroll(&owner(), &actor("second"), &target("worker", "token"), still()).await;
     assert_eq!(other.unwrap_err().code, EpCode::PermissionDenied);
 
     house.grant(SPAWNER, "supervise", "general,team.>", "general");
     assert_eq!(house.enroll(&target("worker", "token")).await.unwrap(), fresh);
     // And one that does not cover it gets no more than it could have enrolled itself.
     house.grant("second", "supervise", "", "");
-    let other = house.agents.enroll(&owner(), &actor("second"), &target("worker", "token")).await;
+    let other = house.agents.enroll(&owner(), &actor("second"), &target("worker", "token"), still()).await;
     assert_eq!(other.unwrap_err().code, EpCode::PermissionDenied);
     assert_eq!(house.opened(InfraRole::PROVISIONER).await, opened + 1, "a refusal provisions nothing");
 }
@@ -314,7 +327,7 @@ async fn a_request_wider_than_its_spawner_is_refused_before_anything_is_durable(
         assert_eq!(refusal.code, EpCode::PermissionDenied, "{what}: {refusal}");
         assert_eq!(house.row(target.actor.as_str()), None, "{what}");
     }
-    let nobody = house.agents.enroll(&owner(), &actor("nobody"), &base()).await;
+    let nobody = house.agents.enroll(&owner(), &actor("nobody"), &base(), still()).await;
     assert_eq!(nobody.unwrap_err().code, EpCode::PermissionDenied);
     assert_eq!((house.consumers().await, house.opened(InfraRole::PROVISIONER).await), (0, 0));
 }
@@ -386,7 +399,7 @@ async fn without_the_inventory_a_preparation_removes_what_the_grant_names_and_ke
         house.world.put(&members, &member(channel), "{}").await;
     }
     for _ in 0..2 {
-        let refusal = house.agents.prepare_retirement(&alias("worker"), uid).await.unwrap_err();
+        let refusal = house.agents.prepare_retirement(&alias("worker"), uid, still()).await.unwrap_err();
         assert_eq!(refusal.code, EpCode::Unavailable, "{refusal}");
         assert!(house.row("worker").unwrap().is_at(uid), "the grant stays for a retry");
         assert_eq!(house.stands("worker", uid).await, [false; 3]);
@@ -403,11 +416,11 @@ async fn a_preparation_touches_no_successor_and_finds_one_that_was_done_over() {
     let house = House::start().await;
     let successor = house.enroll(&target("worker", "token")).await.unwrap();
     let before = house.row("worker");
-    let over = house.agents.prepare_retirement(&alias("worker"), &uid()).await.unwrap();
+    let over = house.agents.prepare_retirement(&alias("worker"), &uid(), still()).await.unwrap();
     assert_eq!(over, Preparation::Over);
     assert_eq!(house.row("worker"), before);
     assert_eq!(house.stands("worker", &successor.lifecycle_uid).await, [true; 3]);
-    let absent = house.agents.prepare_retirement(&alias("nobody"), &uid()).await.unwrap();
+    let absent = house.agents.prepare_retirement(&alias("nobody"), &uid(), still()).await.unwrap();
     assert_eq!(absent, Preparation::Over);
     assert_eq!(house.opened(InfraRole::DEPROVISIONER).await, 0);
 }
@@ -420,9 +433,69 @@ async fn a_ledger_that_cannot_be_read_refuses_without_saying_what_is_in_it() {
     std::fs::write(&file, b"{\"ver\":1,\"secret\":").unwrap();
     for refusal in [
         house.enroll(&target("worker", "token")).await.map(drop).unwrap_err(),
-        house.agents.prepare_retirement(&alias("worker"), &uid()).await.map(drop).unwrap_err(),
+        house.agents.prepare_retirement(&alias("worker"), &uid(), still()).await.map(drop).unwrap_err(),
     ] {
         assert_eq!(refusal.code, EpCode::Internal);
         assert!(!refusal.message.contains("worker") && !refusal.message.contains("secret"), "{refusal}");
+    }
+}
+
+/// Of what is decided on, something moves between the decision and the turn, or between the footprint and the grant.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_written_once_what_it_was_decided_on_has_moved() {
+    let house = House::start().await;
+    let moved = |from: usize| -> StillStands {
+        let asked = AtomicUsize::new(0);
+        Arc::new(move || {
+            let moved = asked.fetch_add(1, Ordering::SeqCst) >= from;
+            async move { if moved { Err(EpError::conflict("it moved")) } else { Ok(()) } }.boxed()
+        })
+    };
+    let asked = target("worker", "token");
+    let refusal = house.agents.enroll(&owner(), &actor(SPAWNER), &asked, moved(0)).await.unwrap_err();
+    assert_eq!((refusal.code, house.row("worker"), house.consumers().await), (EpCode::Conflict, None, 0));
+
+    let enrolled = house.enroll(&asked).await.unwrap();
+    let uid = &enrolled.lifecycle_uid;
+    let held = house.agents.enroll(&owner(), &actor(SPAWNER), &asked, moved(0)).await.unwrap_err();
+    assert_eq!(held.code, EpCode::Conflict, "a name that is held is no exception");
+    let refusal = house.agents.prepare_retirement(&alias("worker"), uid, moved(0)).await.unwrap_err();
+    assert_eq!((refusal.code, house.stands("worker", uid).await), (EpCode::Conflict, [true; 3]));
+    assert!(house.row("worker").unwrap().is_at(uid));
+
+    // A plane that was fenced writes no grant, and takes none away.
+    let fenced = ManagedAgents::new(
+        house.ledger.clone(),
+        house.world.connector.clone(),
+        DeliveryAdmin::new(house.world.connector.clone()),
+        Arc::new(SystemClock),
+        Arc::new(SystemEntropy),
+        Arc::new(|| Err(EpError::unavailable("fenced"))),
+    );
+    let refusal =
+        fenced.enroll(&owner(), &actor(SPAWNER), &target("other", "token"), still()).await.unwrap_err();
+    assert_eq!((refusal.code, house.row("other")), (EpCode::Unavailable, None));
+}
+
+/// The delivery daemon is away: each preparation takes its time, and their callers are gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_name_has_no_more_who_wait_than_its_bound() {
+    let house = House::start().await;
+    let turn = alias_turn(house.ledger.state_dir(), &principal("worker")).await.unwrap();
+    let asked = target("worker", "token");
+    let mut waiting: Vec<_> = (0..MAX_WAITING).map(|_| Box::pin(house.enroll(&asked))).collect();
+    for one in &mut waiting {
+        assert!(poll!(one).is_pending());
+    }
+    // The task of each is at its turn or on its way there: whichever comes last is refused, this one or one of them.
+    let refusal = house.enroll(&asked);
+    let mut all: Vec<_> = waiting;
+    all.push(Box::pin(refusal));
+    let (first, _, rest) = futures::future::select_all(all).await;
+    let refusal = first.unwrap_err();
+    assert_eq!(refusal.code, EpCode::Unavailable);
+    drop(turn);
+    for outcome in join_all(rest).await {
+        outcome.unwrap();
     }
 }

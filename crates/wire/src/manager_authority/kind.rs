@@ -220,7 +220,7 @@ impl Operation {
         let (epoch, proof, gate) = match self {
             Self::Prepare => (None, Proof::None, Gate::AbsentOrOwn),
             Self::Activate => (None, Proof::ArtifactsOfTheRequest, Gate::Open),
-            Self::Session => (None, Proof::Artifactless, Gate::NotRead),
+            Self::Session => (None, Proof::Artifactless, Gate::AbsentOrOwn),
             Self::TransferReader => (None, Proof::Artifactless, Gate::Open),
             Self::Renew => (None, Proof::CurrentRegistration, Gate::Open),
             Self::Retire => (Some(Epoch::RetirementServeEpoch), Proof::Artifactless, Gate::Open),

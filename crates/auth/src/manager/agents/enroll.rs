@@ -8,7 +8,7 @@ use cotal_wire::{
     rows::EndpointGate,
 };
 
-use super::{super::Parts, person};
+use super::{super::Parts, person, still};
 use crate::manager::{Answer, observed::decided_at_gate, print};
 
 /// The public face first: without one, an enrolled agent had nowhere to exchange its token.
@@ -20,9 +20,13 @@ pub(in crate::manager) async fn enroll(
     let exchange_url = parts.exchange_url()?.to_owned();
     let request = EnrollmentRequest::parse(request)?;
     let decide = |gate: Option<&EndpointGate>| decide_enrollment(parts.host(), holder, &request, gate);
-    decided_at_gate(parts, Kind::Enrollment, &request.envelope.instance_id, decide).await?;
+    let instance = &request.envelope.instance_id;
+    let decided = decided_at_gate(parts, Kind::Enrollment, instance, decide).await?;
     let owner = person(holder.owner())?;
-    let enrolled = parts.agents.enroll(&owner, &request.envelope.actor, &request.target).await?;
+    let enrolled = parts
+        .agents
+        .enroll(&owner, &request.envelope.actor, &request.target, still(parts, instance, decided))
+        .await?;
     let material = AgentMaterial {
         owner: holder.owner().clone(),
         actor: request.target.actor.clone(),

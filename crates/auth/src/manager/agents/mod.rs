@@ -7,7 +7,13 @@ mod enroll;
 mod prepare_retirement;
 mod validate_retained;
 
-use cotal_wire::{DerivedOwner, EpError, Owner};
+use std::sync::Arc;
+
+use cotal_authority::{managed_agents::StillStands, manager::CurrentManager, registration::gate};
+use cotal_wire::{DerivedOwner, EpError, InstanceId, Owner};
+use futures::FutureExt;
+
+use super::{Parts, issuing::manager_instance};
 
 pub(super) use enroll::enroll;
 pub(super) use prepare_retirement::prepare_retirement;
@@ -17,5 +23,26 @@ pub(super) use validate_retained::validate_retained;
 fn person(owner: &Owner) -> Result<DerivedOwner, EpError> {
     DerivedOwner::parse(owner.as_str()).map_err(|_| {
         EpError::permission_denied("managed agents are enrolled and retired for an owner who signed in")
+    })
+}
+
+/// Whether a manager is registered as it was when its request was decided, and the plane answers still.
+fn still(parts: &Parts, instance: &InstanceId, decided: CurrentManager) -> StillStands {
+    let (plane, at) = (Arc::clone(&parts.plane), manager_instance(instance));
+    let decided = Arc::new(decided);
+    Arc::new(move || {
+        let (plane, at, decided) = (Arc::clone(&plane), at.clone(), Arc::clone(&decided));
+        async move {
+            plane.check_open()?;
+            let now = gate::observe(plane.stores(), &at).await?;
+            plane.check_open()?;
+            if now.is_some_and(|now| now.gate == *decided.gate()) {
+                return Ok(());
+            }
+            Err(EpError::conflict(
+                "the manager's registration moved while its request waited; ask again with the present one",
+            ))
+        }
+        .boxed()
     })
 }

@@ -11,7 +11,7 @@ use cotal_wire::{
     rows::EndpointGate,
 };
 
-use super::{super::Parts, person};
+use super::{super::Parts, person, still};
 use crate::manager::{Answer, observed::decided_at_gate, print};
 
 /// Answers alike whether this call prepared it, an earlier one did, or the name is a successor's.
@@ -23,9 +23,13 @@ pub(in crate::manager) async fn prepare_retirement(
     let request = PrepareRetirementRequest::parse(request)?;
     let decide =
         |gate: Option<&EndpointGate>| decide_prepare_retirement(parts.host(), holder, &request, gate);
-    decided_at_gate(parts, Kind::PrepareRetirement, &request.envelope.instance_id, decide).await?;
+    let instance = &request.envelope.instance_id;
+    let decided = decided_at_gate(parts, Kind::PrepareRetirement, instance, decide).await?;
     let alias = Alias { owner: person(&request.target.owner)?, actor: request.target.actor.clone() };
-    let found = parts.agents.prepare_retirement(&alias, &request.target.lifecycle_uid).await?;
+    let found = parts
+        .agents
+        .prepare_retirement(&alias, &request.target.lifecycle_uid, still(parts, instance, decided))
+        .await?;
     tracing::info!(space = %parts.space, agent = %alias.principal(), ?found, "a managed retirement was prepared");
     print(&PrepareRetirementResult::answer(&request, holder.owner()))
 }

@@ -9,7 +9,8 @@ pub(super) mod pace;
 
 use cotal_authority::{
     manager::{
-        Holder, ObservedRun, decide_asking, decide_at_gate, runs::decide_renewed_run, same_run, still_at,
+        Holder, ObservedRun, SESSION_ENDED, decide_asking, decide_at_gate, decide_retired, decide_session,
+        runs::decide_renewed_run, same_run, still_at,
     },
     registration::gate::GateAt,
     run_records::observe_run,
@@ -31,7 +32,7 @@ use cotal_wire::{
     },
 };
 
-use super::{Parts, mint::Minting, runs::sign_pair};
+use super::{Parts, mint::Minting, queries::row_of, runs::sign_pair};
 use crate::manager::{Answer, print};
 use duties::Duties;
 
@@ -104,8 +105,8 @@ impl Asked<'_> {
                 );
                 (issued, Some(next))
             }
-            Payload::Session(session) => (vec![self.session(session)?], None),
-            Payload::Retirement(retirement) => (vec![self.requester(retirement)?], None),
+            Payload::Session(session) => (vec![self.session(session).await?], None),
+            Payload::Retirement(retirement) => (vec![self.requester(retirement).await?], None),
             Payload::Reader(reader) => {
                 let grant = manager::transfer_reader(
                     self.minting.space(),
@@ -166,17 +167,16 @@ impl Asked<'_> {
         }
     }
 
-    fn session(&self, session: &ServedSession) -> Result<(CredentialName, IssuedJwt), EpError> {
+    async fn session(&self, session: &ServedSession) -> Result<(CredentialName, IssuedJwt), EpError> {
         let id = SessionId::parse(&session.session_id).map_err(|error| {
             EpError::bad_request(format!("session: sessionId must be a {}: {}", error.what, error.rule))
         })?;
         let exp = self.minting.expiry_in(SESSION_TTL_SECS).min(session.exp);
         if exp <= self.minting.now() {
-            return Err(EpError::new(
-                EpCode::Expired,
-                "the session has ended; serve one that its ledger still has",
-            ));
+            return Err(EpError::new(EpCode::Expired, SESSION_ENDED));
         }
+        let row = self.parts.plane.reader().session_row(&id).await?;
+        decide_session(self.envelope(), session, row.as_ref())?;
         let (endpoint, conn) = (EndpointName::manager().token(), session.id.conn_id());
         let grant = manager::session_serving(self.minting.space(), &endpoint, &id, session.epoch, &conn);
         let kind = CredentialKind::SessionServing;
@@ -184,8 +184,12 @@ impl Asked<'_> {
         Ok((CredentialName::SessionServing, jwt))
     }
 
-    fn requester(&self, retirement: &RequestedRetirement) -> Result<(CredentialName, IssuedJwt), EpError> {
+    async fn requester(
+        &self,
+        retirement: &RequestedRetirement,
+    ) -> Result<(CredentialName, IssuedJwt), EpError> {
         let RequestedRetirement { id, target, .. } = retirement;
+        decide_retired(target, row_of(self.parts, target).await?.as_ref())?;
         let target = TargetTriple {
             principal: Principal::new(target.owner.clone(), target.actor.clone()),
             lifecycle_uid: target.lifecycle_uid.clone(),
