@@ -8,7 +8,7 @@ use crate::{nats_server, repository, scan, step, witnesses};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Run the broker tests on every pinned nats-server, not only the default.
+    /// Run every broker test on every pinned nats-server, and not only those end to end.
     #[arg(long)]
     matrix: bool,
     /// Run the long variants: two owners killed for a minute, every death before a `down` and `up` by itself. Adds
@@ -23,8 +23,28 @@ pub(crate) struct Arguments {
 /// What the matrix repeats on every version: the packages whose tests stand on a broker.
 const BROKER_PACKAGES: [&str; 6] =
     ["cotal-broker", "cotal-authority", "cotal-delivery", "cotal-callout", "cotal-auth", "cotal"];
-/// What every run repeats on every version: the file that proves that what is minted here is accepted.
-const MINTED: &str = "minted";
+/// What every run repeats on every version: whole jobs, of which another broker might make something else. Signing in,
+/// connecting, taking back, managers, registration, replicas, and what is minted here.
+const END_TO_END: [(&str, &str); 16] = [
+    ("cotal-auth", "end_to_end"),
+    ("cotal-auth", "manager"),
+    ("cotal-auth", "replica"),
+    ("cotal-authority", "broker"),
+    ("cotal-broker", "connection"),
+    ("cotal-broker", "kv"),
+    ("cotal-broker", "minted"),
+    ("cotal-broker", "provision"),
+    ("cotal-broker", "pull"),
+    ("cotal-callout", "connects"),
+    ("cotal-callout", "views"),
+    ("cotal", "hosting"),
+    ("cotal", "identity"),
+    ("cotal", "remote_manager"),
+    ("cotal", "replica"),
+    ("cotal", "taking_back"),
+];
+/// And of the delivery daemon those whose plane stands on a cluster.
+const CLUSTERED: &str = "binary_id(=cotal-delivery::daemon) & test(/^cluster_plane::/)";
 /// Asks the tests for their long variants when it is `1`; `cotal_testkit::long_tests` reads it.
 const LONG_TESTS: &str = "COTAL_LONG_TESTS";
 
@@ -47,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let choice = match n {
             0 => Choice::All,
             _ if arguments.matrix => Choice::Broker,
-            _ => Choice::Minted,
+            _ => Choice::EndToEnd,
         };
         tests(version, broker, choice, arguments.long, &witnesses, &log)?;
     }
@@ -60,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 enum Choice {
     All,
     Broker,
-    Minted,
+    EndToEnd,
 }
 
 impl Choice {
@@ -69,7 +89,10 @@ impl Choice {
         let filter = match self {
             Self::All => return vec![],
             Self::Broker => BROKER_PACKAGES.map(|name| format!("package(={name})")).join(" + "),
-            Self::Minted => format!("binary(={MINTED})"),
+            Self::EndToEnd => {
+                let binaries = END_TO_END.map(|(package, binary)| format!("binary_id(={package}::{binary})"));
+                format!("{} + ({CLUSTERED})", binaries.join(" + "))
+            }
         };
         vec!["-E".to_owned(), filter]
     }
@@ -79,7 +102,10 @@ impl Choice {
         match self {
             Self::All => vec!["--workspace".into(), "--all-targets".into()],
             Self::Broker => BROKER_PACKAGES.iter().flat_map(|name| ["-p".into(), (*name).into()]).collect(),
-            Self::Minted => vec!["--workspace".into(), "--test".into(), MINTED.into()],
+            Self::EndToEnd => {
+                let binaries = END_TO_END.map(|(_, binary)| ["--test".into(), binary.into()]);
+                ["--workspace".into()].into_iter().chain(binaries.into_iter().flatten()).collect()
+            }
         }
     }
 }
