@@ -70,6 +70,8 @@ pub(super) async fn run(args: WatchArgs, ctx: &Context) -> Result<(), CliError> 
         Said::parse(line).filter(|said| only.as_deref().is_none_or(|only| said.space() == only))
     };
     let cannot = |e: std::io::Error| CliError::failed(format!("{} cannot be followed: {e}", path.display()));
+    // Watched from here on: one that comes between two looks is not lost.
+    let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
     let (mut follow, before) = Follow::open(&path, usize::MAX).map_err(cannot)?;
     let before: Vec<_> = before.iter().filter_map(of_space).collect();
@@ -81,7 +83,7 @@ pub(super) async fn run(args: WatchArgs, ctx: &Context) -> Result<(), CliError> 
         // There is more already behind a full stretch.
         let pause = if follow.is_behind() { Duration::ZERO } else { LOOK_EVERY };
         tokio::select! {
-            _ = tokio::signal::ctrl_c() => break,
+            _ = interrupted.recv() => break,
             _ = terminated.recv() => break,
             () = tokio::time::sleep(pause) => {}
         }
