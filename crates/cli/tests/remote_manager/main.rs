@@ -54,14 +54,24 @@ async fn a_participant_lives_its_life_across_two_standing_periods_and_no_signing
     assert!(secrets.len() > 10, "operator, system, account, signing, callout, issuer and owner secrets");
     let identity = machine.identity().expect("it is kept");
     let own = needles(&identity.seed(StandingRole::Serve).expose());
-    let regions = memory_of(run.child.id());
-    let in_memory = |needles: &[Needle]| {
-        let found: BTreeSet<String> =
-            regions.iter().flat_map(|region| found_in(region, needles)).map(str::to_owned).collect();
-        found
+    let pid = rustix::process::Pid::from_child(&run.child);
+    let scanned = || {
+        // It stands still for the look, which is longer than a step.
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        let regions = memory_of(pid.as_raw_nonzero().get().unsigned_abs());
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        let in_memory = |needles: &[Needle]| {
+            let found: BTreeSet<String> =
+                regions.iter().flat_map(|region| found_in(region, needles)).map(str::to_owned).collect();
+            found
+        };
+        assert!(!in_memory(&own).is_empty(), "the scan finds the key that the process does hold");
+        assert_eq!(in_memory(&secrets), BTreeSet::new());
     };
-    assert!(!in_memory(&own).is_empty(), "the scan finds the key that the process does hold");
-    assert_eq!(in_memory(&secrets), BTreeSet::new());
+    scanned();
+    // And once agents have come and gone.
+    run.until("retire-again");
+    scanned();
 
     let report = run.report();
     let steps: Vec<&str> =
