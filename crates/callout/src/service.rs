@@ -103,7 +103,7 @@ pub struct CalloutParts {
     /// Admission and deadlines.
     pub limits: CalloutLimits,
     /// The lanes of a host that share their cores with this one: then `max_in_flight` is only the most, and the callout
-    /// paces itself ([`crate::pace`]).
+    /// paces itself.
     pub crowd: Option<Crowd>,
     /// Only these servers are answered, when given.
     pub expected_server_ids: Option<Vec<String>>,
