@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     bridge::{BridgeHooks, BridgeRefusal},
-    manager::Answer,
+    manager::{Answer, MANY_RENEW},
     openapi::manager::{ManagerRequest, ManagerResult},
 };
 
@@ -46,6 +46,18 @@ enum Refusal {
     Refused(String),
     /// The dispatcher refused.
     Native(EpError),
+    /// It would have waited for its turn too long.
+    Busy,
+}
+
+impl From<EpError> for Refusal {
+    fn from(error: EpError) -> Self {
+        if error.code == EpCode::Unavailable && error.message == MANY_RENEW {
+            Self::Busy
+        } else {
+            Self::Native(error)
+        }
+    }
 }
 
 impl From<BridgeRefusal> for Refusal {
@@ -73,6 +85,7 @@ impl Refusal {
                 Reply::error(StatusCode::CONFLICT, &error.message)
             }
             Self::Native(error) => Reply::error(StatusCode::FORBIDDEN, sentence_of(error)),
+            Self::Busy => Reply::error(StatusCode::SERVICE_UNAVAILABLE, MANY_RENEW),
         }
     }
 }
@@ -170,10 +183,25 @@ async fn decide(face: &Face, body: &EsValue) -> Result<Answer, Refusal> {
         .try_read_owned()
         .map_err(|_| Refusal::Native(EpError::unavailable("the auth service context is closing")))?;
     let holder = Holder::Human { owner: owner.into(), scope: grant.scope };
-    service.manager.dispatch(&holder, request).await.map_err(Refusal::Native)
+    service.manager.dispatch(&holder, request).await.map_err(Refusal::from)
 }
 
 /// The actor that a request names, as text.
 pub(super) fn actor_of(request: &EsValue) -> Option<&str> {
     request.as_object()?.get("actor")?.as_text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewal_that_would_wait_too_long_is_a_busy_service_and_counts_against_nobody() {
+        let busy = Refusal::from(EpError::unavailable(MANY_RENEW));
+        assert!(!busy.is_counted());
+        assert_eq!(busy.reply(true).status, StatusCode::SERVICE_UNAVAILABLE);
+        let unavailable = Refusal::from(EpError::unavailable("a store does not answer"));
+        assert!(unavailable.is_counted());
+        assert_eq!(unavailable.reply(false).status, StatusCode::FORBIDDEN);
+    }
 }

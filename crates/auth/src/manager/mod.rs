@@ -28,6 +28,7 @@ use cotal_wire::{
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
+pub(crate) use lifecycle::pace::MANY_RENEW;
 pub(crate) use parts::{Parts, PartsInputs};
 pub(crate) use verify::VerifiedAgent;
 

@@ -16,6 +16,10 @@ const PER_CORE_PER_S: u32 = 16;
 /// The longest that one waits for its turn, well within what the public face gives a request (contract 05 §2.7).
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
+/// What one is told whose turn is later. A face answers it as one that has too much to do, and counts it against nobody.
+pub(crate) const MANY_RENEW: &str =
+    "many managers renew their standing credentials at once; ask again in a second";
+
 /// The turns of a space's renewals.
 #[derive(Debug)]
 pub(crate) struct RenewalPace {
@@ -35,11 +39,7 @@ impl RenewalPace {
 
     /// Waits for a turn, a second at the most. One whose turn is later takes none, and is `unavailable`.
     pub(crate) async fn turn(&self) -> Result<(), EpError> {
-        let turn = self.place(Instant::now()).ok_or_else(|| {
-            EpError::unavailable(
-                "many managers renew their standing credentials at once; ask again in a second",
-            )
-        })?;
+        let turn = self.place(Instant::now()).ok_or_else(|| EpError::unavailable(MANY_RENEW))?;
         sleep_until(turn).await;
         Ok(())
     }
