@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     bridge::{BridgeHooks, BridgeRefusal},
-    manager::{Answer, MANY_RENEW},
+    manager::{Answer, NoAnswer},
     openapi::manager::{ManagerRequest, ManagerResult},
 };
 
@@ -46,16 +46,15 @@ enum Refusal {
     Refused(String),
     /// The dispatcher refused.
     Native(EpError),
-    /// It would have waited for its turn too long.
-    Busy,
+    /// Too much is asked at once: nobody's fault.
+    Busy(&'static str),
 }
 
-impl From<EpError> for Refusal {
-    fn from(error: EpError) -> Self {
-        if error.code == EpCode::Unavailable && error.message == MANY_RENEW {
-            Self::Busy
-        } else {
-            Self::Native(error)
+impl From<NoAnswer> for Refusal {
+    fn from(none: NoAnswer) -> Self {
+        match none {
+            NoAnswer::Refused(refusal) => Self::Native(refusal),
+            NoAnswer::Busy(why) => Self::Busy(why),
         }
     }
 }
@@ -85,7 +84,7 @@ impl Refusal {
                 Reply::error(StatusCode::CONFLICT, &error.message)
             }
             Self::Native(error) => Reply::error(StatusCode::FORBIDDEN, sentence_of(error)),
-            Self::Busy => Reply::error(StatusCode::SERVICE_UNAVAILABLE, MANY_RENEW),
+            Self::Busy(why) => Reply::error(StatusCode::SERVICE_UNAVAILABLE, why),
         }
     }
 }
@@ -197,10 +196,10 @@ mod tests {
 
     #[test]
     fn a_renewal_that_would_wait_too_long_is_a_busy_service_and_counts_against_nobody() {
-        let busy = Refusal::from(EpError::unavailable(MANY_RENEW));
+        let busy = Refusal::from(NoAnswer::Busy("many managers renew"));
         assert!(!busy.is_counted());
         assert_eq!(busy.reply(true).status, StatusCode::SERVICE_UNAVAILABLE);
-        let unavailable = Refusal::from(EpError::unavailable("a store does not answer"));
+        let unavailable = Refusal::from(NoAnswer::Refused(EpError::unavailable("a store does not answer")));
         assert!(unavailable.is_counted());
         assert_eq!(unavailable.reply(false).status, StatusCode::FORBIDDEN);
     }

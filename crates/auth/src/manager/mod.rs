@@ -28,7 +28,6 @@ use cotal_wire::{
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-pub(crate) use lifecycle::pace::MANY_RENEW;
 pub(crate) use parts::{Parts, PartsInputs};
 pub(crate) use verify::VerifiedAgent;
 
@@ -39,11 +38,36 @@ fn print(result: &impl Serialize) -> Result<Answer, EpError> {
     to_raw_value(result).map_err(|_| EpError::internal("an answer to a manager is plain data"))
 }
 
+/// Why a request has no result.
+#[derive(Debug)]
+pub(crate) enum NoAnswer {
+    /// It was refused, or it failed.
+    Refused(EpError),
+    /// Too much is asked at once, by whomever: the same request is served later.
+    Busy(&'static str),
+}
+
+impl From<EpError> for NoAnswer {
+    fn from(refusal: EpError) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// For a door in this process.
+impl From<NoAnswer> for EpError {
+    fn from(none: NoAnswer) -> Self {
+        match none {
+            NoAnswer::Refused(refusal) => refusal,
+            NoAnswer::Busy(why) => Self::unavailable(why),
+        }
+    }
+}
+
 /// What answers the requests of remote managers, for the routes and doors that prove who asks.
 #[async_trait]
 pub(crate) trait AnswerManagers: Send + Sync {
     /// Decides a request by its kind and executes it; the result in the contract's shape.
-    async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Answer, EpError>;
+    async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Answer, NoAnswer>;
 
     /// Decides a request of one of the four kinds about managed agents, and does nothing.
     async fn verify_agent(
@@ -80,32 +104,32 @@ impl ManagerAuthority {
 impl AnswerManagers for ManagerAuthority {
     /// `holder` is what the route or door proved of who asks. A fenced plane refuses first; a kind that this service does
     /// not serve is `unimplemented`; anything else that names no kind is refused by the parser of the manager's lifecycle.
-    async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Answer, EpError> {
+    async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<Answer, NoAnswer> {
         let parts = &*self.parts;
         parts.plane.check_open()?;
         let kind = kind_of(request);
         if kind.stock() != Stock::Serves {
-            return Err(not_intercepted(kind));
+            return Err(not_intercepted(kind).into());
         }
-        match kind {
-            Kind::Enrollment => agents::enroll(parts, holder, request).await,
-            Kind::PrepareRetirement => agents::prepare_retirement(parts, holder, request).await,
-            Kind::RetainedAgentValidation => agents::validate_retained(parts, holder, request).await,
-            Kind::GoalIndexScan => queries::scan_goals(parts, holder, request).await,
-            Kind::AdminAuthorization => queries::authorize_admin(parts, holder, request).await,
-            Kind::RunAdmission => runs::admit(parts, holder, request).await,
-            Kind::RunSubmission => runs::submit(parts, holder, request).await,
-            Kind::RunCancel => runs::cancel(parts, holder, request).await,
-            Kind::RunRevoke => runs::revoke(parts, holder, request).await,
-            Kind::RunAttempt => runs::attempt(parts, holder, request).await,
-            Kind::Maintenance => maintenance::mend(parts, holder, request).await,
-            Kind::Service => lifecycle::issue(parts, holder, request).await,
+        Ok(match kind {
+            Kind::Enrollment => agents::enroll(parts, holder, request).await?,
+            Kind::PrepareRetirement => agents::prepare_retirement(parts, holder, request).await?,
+            Kind::RetainedAgentValidation => agents::validate_retained(parts, holder, request).await?,
+            Kind::GoalIndexScan => queries::scan_goals(parts, holder, request).await?,
+            Kind::AdminAuthorization => queries::authorize_admin(parts, holder, request).await?,
+            Kind::RunAdmission => runs::admit(parts, holder, request).await?,
+            Kind::RunSubmission => runs::submit(parts, holder, request).await?,
+            Kind::RunCancel => runs::cancel(parts, holder, request).await?,
+            Kind::RunRevoke => runs::revoke(parts, holder, request).await?,
+            Kind::RunAttempt => runs::attempt(parts, holder, request).await?,
+            Kind::Maintenance => maintenance::mend(parts, holder, request).await?,
+            Kind::Service => lifecycle::issue(parts, holder, request).await?,
             // Nothing here answers them, whatever the table says.
             Kind::RuntimeCreate
             | Kind::RuntimeStatus
             | Kind::DelegatedIntent
-            | Kind::DelegatedIntentExecution => Err(not_intercepted(kind)),
-        }
+            | Kind::DelegatedIntentExecution => return Err(not_intercepted(kind).into()),
+        })
     }
 
     async fn verify_agent(

@@ -80,7 +80,7 @@ impl PlatformControlDoor {
             check_predecessor(request.operation(), Some(Predecessor { gate: gate.as_ref(), registered }))?;
         }
         let holder = Holder::Platform { owner: owner.clone(), assignment };
-        parts.manager.dispatch(&holder, request.request).await
+        Ok(parts.manager.dispatch(&holder, request.request).await?)
     }
 
     /// The platform's owner. A gate that names it in the other reading of its rule keeps it so (decision D3).

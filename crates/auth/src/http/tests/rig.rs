@@ -272,7 +272,11 @@ impl Authority {
 
 #[async_trait]
 impl AnswerManagers for Authority {
-    async fn dispatch(&self, holder: &Holder, request: &EsValue) -> Result<manager::Answer, EpError> {
+    async fn dispatch(
+        &self,
+        holder: &Holder,
+        request: &EsValue,
+    ) -> Result<manager::Answer, manager::NoAnswer> {
         self.asked.lock().push((holder.clone(), request.stringify()));
         assert!(!self.dies.load(Ordering::SeqCst), "a defect of the dispatch");
         let answer = self.answers.lock().clone();

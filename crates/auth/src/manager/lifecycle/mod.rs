@@ -33,7 +33,7 @@ use cotal_wire::{
 };
 
 use super::{Parts, mint::Minting, queries::row_of, runs::sign_pair};
-use crate::manager::{Answer, print};
+use crate::manager::{Answer, NoAnswer, print};
 use duties::Duties;
 
 /// How long an executor's credential lives, in seconds: it renews, and is adopted at the current epoch alone.
@@ -46,7 +46,7 @@ type Issued = Vec<(CredentialName, IssuedJwt)>;
 
 /// Decides a request of the lifecycle and grants what it is for. Nothing that is granted outlives the assignment that the
 /// holder acts under (contract 06 §14.2).
-pub(super) async fn issue(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Answer, EpError> {
+pub(super) async fn issue(parts: &Parts, holder: &Holder, request: &EsValue) -> Result<Answer, NoAnswer> {
     let request = ServiceRequest::parse(request, holder.kind())?;
     let host = parts.lifecycle_host();
     decide_asking(host, holder, &request)?;
@@ -70,7 +70,7 @@ pub(super) async fn issue(parts: &Parts, holder: &Holder, request: &EsValue) -> 
     parts.plane.check_open()?;
     let material =
         RemoteManagerAuthorityMaterial::answer(&request, holder.owner(), issued_at, next, credentials);
-    print(&material)
+    Ok(print(&material)?)
 }
 
 /// One decided request.

@@ -7,18 +7,18 @@
 
 use std::{num::NonZero, thread, time::Duration};
 
-use cotal_wire::EpError;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
+
+use crate::manager::NoAnswer;
 
 /// How many begin in a second, for each core: with the connects that they bring, about a third of a core.
 const PER_CORE_PER_S: u32 = 16;
 /// The longest that one waits for its turn, well within what the public face gives a request (contract 05 §2.7).
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// What one is told whose turn is later. A face answers it as one that has too much to do, and counts it against nobody.
-pub(crate) const MANY_RENEW: &str =
-    "many managers renew their standing credentials at once; ask again in a second";
+/// What one is told whose turn is later.
+const MANY_RENEW: &str = "many managers renew their standing credentials at once; ask again in a second";
 
 /// The turns of a space's renewals.
 #[derive(Debug)]
@@ -37,9 +37,9 @@ impl RenewalPace {
         Self { apart: Duration::from_secs(1) / per_s, next: Mutex::new(Instant::now()) }
     }
 
-    /// Waits for a turn, a second at the most. One whose turn is later takes none, and is `unavailable`.
-    pub(crate) async fn turn(&self) -> Result<(), EpError> {
-        let turn = self.place(Instant::now()).ok_or_else(|| EpError::unavailable(MANY_RENEW))?;
+    /// Waits for a turn, a second at the most. One whose turn is later takes none.
+    pub(crate) async fn turn(&self) -> Result<(), NoAnswer> {
+        let turn = self.place(Instant::now()).ok_or(NoAnswer::Busy(MANY_RENEW))?;
         sleep_until(turn).await;
         Ok(())
     }
