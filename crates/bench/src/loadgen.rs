@@ -51,6 +51,26 @@ pub(crate) struct Measured {
     pub(crate) refused: usize,
 }
 
+/// Connects of an open loop, before anything is counted.
+#[derive(Debug, Default)]
+pub(crate) struct Offered {
+    outcomes: Vec<Outcome>,
+    lasted: Duration,
+}
+
+impl Offered {
+    /// These and those are one load.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.outcomes.extend(other.outcomes);
+        self.lasted += other.lasted;
+    }
+
+    /// What came of it.
+    pub(crate) fn measured(&self) -> Measured {
+        summarise(&self.outcomes, self.lasted)
+    }
+}
+
 impl Measured {
     /// Tells it as it comes.
     pub(crate) fn say(&self, what: &str) {
@@ -119,7 +139,7 @@ pub(crate) async fn open_loop(
     ticket: &Arc<Ticket>,
     per_s: f64,
     lasting: Duration,
-) -> Result<Measured> {
+) -> Result<Offered> {
     let started = Instant::now();
     open_loop_while(addr, ticket, per_s, || started.elapsed() < lasting).await
 }
@@ -130,7 +150,7 @@ pub(crate) async fn open_loop_while(
     ticket: &Arc<Ticket>,
     per_s: f64,
     going: impl Fn() -> bool,
-) -> Result<Measured> {
+) -> Result<Offered> {
     let started = Instant::now();
     let mut running = Vec::new();
     let mut sent = 0usize;
@@ -145,12 +165,12 @@ pub(crate) async fn open_loop_while(
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let elapsed = started.elapsed();
+    let lasted = started.elapsed();
     let mut outcomes = Vec::with_capacity(running.len());
     for task in running {
         outcomes.push(task.await?);
     }
-    Ok(summarise(&outcomes, elapsed))
+    Ok(Offered { outcomes, lasted })
 }
 
 /// One connect, the `turn`-th of its run.

@@ -222,7 +222,7 @@ async fn beyond(
         floods.push(Flood {
             times,
             offered_per_s,
-            refused: flood.await??.refused,
+            refused: flood.await??.measured().refused,
             verified_total: beside.total,
             verified_refused: beside.refused,
             verified_rate_ratio: beside.per_s / alone.per_s,
@@ -266,8 +266,9 @@ async fn storm(
     let ticket = |bearers| Arc::new(Ticket { creds: sentinel.clone(), bearers });
     let before = service.outcomes()?;
     let offered_per_s = best * STORM_TIMES;
-    let stormy =
-        open_loop(addr, &ticket(people.bearers(&ground(space))?), offered_per_s, STORM_LASTS).await?;
+    let stormy = open_loop(addr, &ticket(people.bearers(&ground(space))?), offered_per_s, STORM_LASTS)
+        .await?
+        .measured();
     let after = service.outcomes()?;
     let first = closed_loop(addr, &ticket(people.bearers(&ground(space))?), 1, 50).await?;
     Ok(Storm {

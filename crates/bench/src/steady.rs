@@ -13,9 +13,8 @@ use anyhow::Result;
 
 use crate::{
     door::Door,
-    loadgen::{Ticket, open_loop, open_loop_while},
+    loadgen::{Offered, Ticket, open_loop, open_loop_while},
     population::Population,
-    report::Connects,
     stack::Stack,
 };
 
@@ -41,14 +40,14 @@ impl Steady {
     }
 
     /// The load alone, for so long.
-    pub(crate) async fn alone(&self, lasting: Duration) -> Result<Connects> {
+    pub(crate) async fn alone(&self, lasting: Duration) -> Result<Offered> {
         let alone = open_loop(self.addr, &self.ticket, PER_S, lasting).await?;
-        alone.say("connects alone");
-        Ok(Connects::of(&alone))
+        alone.measured().say("connects alone");
+        Ok(alone)
     }
 
     /// The load for as long as `work` takes, and what came of that.
-    pub(crate) async fn beside<T>(&self, work: impl Future<Output = Result<T>>) -> Result<(T, Connects)> {
+    pub(crate) async fn beside<T>(&self, work: impl Future<Output = Result<T>>) -> Result<(T, Offered)> {
         let going = Arc::new(AtomicBool::new(true));
         let load = tokio::spawn({
             let (addr, ticket, going) = (self.addr, self.ticket.clone(), going.clone());
@@ -58,7 +57,7 @@ impl Steady {
         going.store(false, Ordering::Relaxed);
         let during = load.await??;
         let done = done?;
-        during.say("connects meanwhile");
-        Ok((done, Connects::of(&during)))
+        during.measured().say("connects meanwhile");
+        Ok((done, during))
     }
 }

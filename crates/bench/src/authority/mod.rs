@@ -31,8 +31,9 @@ use zeroize::Zeroizing;
 use crate::{
     door::Door,
     figures::{median, millis},
+    loadgen::Offered,
     progress,
-    report::Machine,
+    report::{Connects, Machine},
     stack::{AuthService, Stack},
     steady::Steady,
     tap::Tap,
@@ -75,6 +76,7 @@ struct Extent {
     scans: usize,
     others: (usize, usize),
     lists: usize,
+    /// Before each round.
     idle_load: Duration,
 }
 
@@ -86,7 +88,7 @@ const WHOLE: Extent = Extent {
     scans: 5,
     others: (10, 1_000),
     lists: 40,
-    idle_load: Duration::from_secs(40),
+    idle_load: Duration::from_secs(15),
 };
 const QUICK: Extent = Extent {
     singles: 4,
@@ -303,22 +305,26 @@ async fn renewals(
         ones.push(millis(started));
     }
 
-    let alone = steady.alone(extent.idle_load).await?;
-    crew.sign_in(stack).await?;
-    let renewing = async {
-        let mut took = Vec::with_capacity(extent.rounds);
-        for _ in 0..extent.rounds {
+    // In turn: a disk or a neighbour that is slow for a while is in both.
+    let (mut alone, mut during) = (Offered::default(), Offered::default());
+    let mut took = Vec::with_capacity(extent.rounds);
+    for _ in 0..extent.rounds {
+        alone.join(steady.alone(extent.idle_load).await?);
+        crew.sign_in(stack).await?;
+        let renewing = async {
             let started = Instant::now();
             try_join_all(managers.iter().map(|manager| manager.standing().renew_early())).await?;
-            took.push(started.elapsed().as_secs_f64());
-        }
-        anyhow::Ok(took)
-    };
-    let (took, during) = steady.beside(renewing).await?;
+            anyhow::Ok(started.elapsed().as_secs_f64())
+        };
+        let (all, beside) = steady.beside(renewing).await?;
+        took.push(all);
+        during.join(beside);
+    }
     let all_s = median(took);
     #[allow(clippy::cast_precision_loss, reason = "a count of managers")]
     let per_s = managers.len() as f64 / all_s;
     progress(&format!("{} managers renewed in {all_s:.2} s", managers.len()));
+    let (alone, during) = (Connects::of(&alone.measured()), Connects::of(&during.measured()));
     Ok(Renewals { one_ms: median(ones), all_s, per_s, alone, during })
 }
 

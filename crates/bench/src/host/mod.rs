@@ -24,7 +24,8 @@ use self::{
 };
 use crate::{
     door::Door,
-    loadgen::{Measured, Ticket, closed_loop, open_loop},
+    figures::median,
+    loadgen::{Measured, Offered, Ticket, closed_loop, open_loop},
     population::{Ground, Population},
     progress,
     report::Machine,
@@ -65,7 +66,9 @@ struct Extent {
     /// Connects one after the other, for a p50.
     singles: usize,
     storm: Duration,
+    /// How long in each turn, and how many of these.
     neighbour: Duration,
+    turns: usize,
     idle: Duration,
     exchanges: Duration,
 }
@@ -75,7 +78,8 @@ const FULL: Extent = Extent {
     crowd: 240,
     singles: 600,
     storm: Duration::from_secs(10),
-    neighbour: Duration::from_secs(20),
+    neighbour: Duration::from_secs(12),
+    turns: 3,
     idle: Duration::from_secs(60),
     exchanges: Duration::from_secs(10),
 };
@@ -85,6 +89,7 @@ const QUICK: Extent = Extent {
     singles: 200,
     storm: Duration::from_secs(3),
     neighbour: Duration::from_secs(5),
+    turns: 1,
     idle: Duration::from_secs(5),
     exchanges: Duration::from_secs(3),
 };
@@ -192,42 +197,57 @@ async fn idle(ground: &HostGround, host: &Process, lasting: Duration) -> Result<
 /// Connects of one lane while another is stormed, and the same of static users.
 async fn neighbours(ground: &HostGround, stormed: &People, extent: &Extent) -> Result<report::Neighbour> {
     progress("connects of one lane while another is stormed");
-    let addr = ground.addr()?;
     let quiet = People::of(ground, 1, 60).await?;
-    let ticket = quiet.ticket()?;
-    let idle = open_loop(addr, &ticket, NEIGHBOUR_PER_S, extent.neighbour).await?;
-    idle.say("alone");
-    let crowd = stormed.ticket()?;
-    let (storm, beside) =
-        tokio::join!(storm::run(addr, &crowd, extent.neighbour + Duration::from_secs(2)), async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            open_loop(addr, &ticket, NEIGHBOUR_PER_S, extent.neighbour).await
-        });
-    let (storm, beside) = (storm?, beside?);
-    beside.say("beside the storm");
-
+    let [lane, floor] =
+        [(quiet.ticket()?, stormed.ticket()?), (ground.static_user(1), ground.static_user(0))];
+    let lane = beside_a_storm(ground, &lane.0, &lane.1, extent).await?;
     progress("the same with static users: the broker by itself");
-    let (one, other) = (ground.static_user(1), ground.static_user(0));
-    let floor_idle = open_loop(addr, &one, NEIGHBOUR_PER_S, extent.neighbour).await?;
-    let (_, floor) =
-        tokio::join!(storm::run(addr, &other, extent.neighbour + Duration::from_secs(2)), async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            open_loop(addr, &one, NEIGHBOUR_PER_S, extent.neighbour).await
-        });
-    let floor = floor?;
-    floor.say("beside a storm of static users");
+    let floor = beside_a_storm(ground, &floor.0, &floor.1, extent).await?;
     Ok(report::Neighbour {
-        p99_ratio: beside.p99_ms / idle.p99_ms,
-        idle_p50_ms: idle.p50_ms,
-        idle_p99_ms: idle.p99_ms,
-        p50_ms: beside.p50_ms,
-        p99_ms: beside.p99_ms,
-        refused: beside.refused,
-        storm_per_s: storm.per_s,
-        floor_p99_ratio: floor.p99_ms / floor_idle.p99_ms,
-        floor_idle_p99_ms: floor_idle.p99_ms,
-        floor_p99_ms: floor.p99_ms,
+        p99_ratio: lane.beside.p99_ms / lane.alone.p99_ms,
+        idle_p50_ms: lane.alone.p50_ms,
+        idle_p99_ms: lane.alone.p99_ms,
+        p50_ms: lane.beside.p50_ms,
+        p99_ms: lane.beside.p99_ms,
+        refused: lane.beside.refused,
+        storm_per_s: lane.storm_per_s,
+        floor_p99_ratio: floor.beside.p99_ms / floor.alone.p99_ms,
+        floor_idle_p99_ms: floor.alone.p99_ms,
+        floor_p99_ms: floor.beside.p99_ms,
     })
+}
+
+/// A steady load of connects alone and beside a storm.
+struct BesideAStorm {
+    alone: Measured,
+    beside: Measured,
+    storm_per_s: f64,
+}
+
+/// Both in turn, so that a disk that is slow for a while is in both.
+async fn beside_a_storm(
+    ground: &HostGround,
+    steady: &Arc<Ticket>,
+    crowd: &Arc<Ticket>,
+    extent: &Extent,
+) -> Result<BesideAStorm> {
+    let addr = ground.addr()?;
+    let (mut alone, mut beside) = (Offered::default(), Offered::default());
+    let mut storms = Vec::with_capacity(extent.turns);
+    for _ in 0..extent.turns {
+        alone.join(open_loop(addr, steady, NEIGHBOUR_PER_S, extent.neighbour).await?);
+        let (storm, offered) =
+            tokio::join!(storm::run(addr, crowd, extent.neighbour + Duration::from_secs(2)), async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                open_loop(addr, steady, NEIGHBOUR_PER_S, extent.neighbour).await
+            });
+        storms.push(storm?.per_s);
+        beside.join(offered?);
+    }
+    let (alone, beside) = (alone.measured(), beside.measured());
+    alone.say("alone");
+    beside.say("beside the storm");
+    Ok(BesideAStorm { alone, beside, storm_per_s: median(storms) })
 }
 
 /// A storm on the service alone, and with a replica beside it.

@@ -33,7 +33,7 @@ use crate::{
     figures::{median, millis},
     population::{Member, Population},
     progress,
-    report::Machine,
+    report::{Connects, Machine},
     stack::{AuthService, Stack},
     steady::Steady,
     tap::{Sent, Tap},
@@ -287,6 +287,7 @@ async fn crowd(stack: &Stack, service: &AuthService, extent: &Extent) -> Result<
     #[allow(clippy::cast_precision_loss, reason = "a count of lifecycles")]
     let retire_per_s = retired as f64 / lasted.as_secs_f64();
     progress(&format!("{retired} lifecycles retired, {retire_per_s:.1} a second"));
+    let (alone, during) = (Connects::of(&alone.measured()), Connects::of(&during.measured()));
     Ok(Crowd { alone, during, in_flight: most.into_inner(), retired, retire_per_s })
 }
 
