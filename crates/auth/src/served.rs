@@ -3,7 +3,6 @@
 
 use std::{
     io,
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -13,12 +12,10 @@ use cotal_authority::issued::ISSUER_TTL_DEFAULT_SECS;
 use cotal_broker::Servers;
 use cotal_callout::{CalloutLimits, ConnectLimits, Crowd};
 use cotal_wire::{EpError, Space};
-use cotal_workspace::{file, material::Discovery, root::Root, secret_store::SecretStore};
-use parking_lot::Mutex;
-use rustix::{
-    fs::{FlockOperation, flock},
-    io::Errno,
+use cotal_workspace::{
+    file, lock_file::LockFile, material::Discovery, root::Root, secret_store::SecretStore,
 };
+use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use crate::{
@@ -47,7 +44,7 @@ pub(crate) struct ServiceFlags {
 /// A state directory that is this service's alone, and says to nobody that it is ready.
 pub(crate) struct TakenDir {
     path: PathBuf,
-    _lock: OwnedFd,
+    _lock: LockFile,
 }
 
 impl TakenDir {
@@ -209,18 +206,18 @@ const WITHDRAW_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_FILE: &str = "auth-service.lock";
 
 /// Removes the discovery file that a service left which was killed, under the lock that a service holds. `false`, and
-/// nothing is removed, while one serves from this directory, whoever started it.
+/// nothing is removed, while one serves from this directory, whoever started it; one that is just ending is waited for.
 pub fn withdraw_left_discovery(state_dir: &Path) -> io::Result<bool> {
     let path = state_dir.join(LOCK_FILE);
-    let lock = file::is_regular(&path)?.then(|| try_lock(&path)).transpose()?;
+    let lock = file::is_regular(&path)?.then(|| LockFile::take(&path)).transpose()?;
     if matches!(lock, Some(None)) {
         return Ok(false);
     }
     Discovery::remove(state_dir).map(|()| true).map_err(io::Error::other)
 }
 
-fn the_only_one(state_dir: &Path, space: &Space) -> Result<OwnedFd, DaemonError> {
-    match try_lock(&state_dir.join(LOCK_FILE)) {
+fn the_only_one(state_dir: &Path, space: &Space) -> Result<LockFile, DaemonError> {
+    match LockFile::take(&state_dir.join(LOCK_FILE)) {
         Ok(Some(lock)) => Ok(lock),
         Ok(None) => Err(DaemonError(format!(
             "an auth service of space {:?} already runs from this directory; see `cotal status`, or stop it first",
@@ -229,16 +226,6 @@ fn the_only_one(state_dir: &Path, space: &Space) -> Result<OwnedFd, DaemonError>
         Err(error) => {
             Err(DaemonError(format!("the lock of space {:?} cannot be taken: {error}", space.as_str())))
         }
-    }
-}
-
-/// Takes a lock file, which is made when it is not there (0600, no symlink followed). `None` when another has it.
-pub(crate) fn try_lock(path: &Path) -> io::Result<Option<OwnedFd>> {
-    let lock = file::open_lock(path)?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(lock)),
-        Err(Errno::WOULDBLOCK) => Ok(None),
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -4,12 +4,7 @@
 use std::path::Path;
 
 use cotal_wire::Principal;
-use cotal_workspace::file;
-use rustix::{
-    fd::OwnedFd,
-    fs::{FlockOperation, flock},
-    io::Errno,
-};
+use cotal_workspace::{file, lock_file::LockFile};
 
 use crate::outcome::{CliError, Outcome};
 
@@ -21,7 +16,7 @@ const SUFFIX: &str = ".lock";
 /// Held until dropped; the system lets go of it when the process ends, however it ends.
 #[derive(Debug)]
 pub struct ActorLock {
-    _file: OwnedFd,
+    _file: LockFile,
 }
 
 impl ActorLock {
@@ -30,18 +25,16 @@ impl ActorLock {
         let locks = state_dir.join(LOCKS);
         file::ensure_private_dir(&locks)?;
         let path = locks.join(format!("{principal}{SUFFIX}"));
-        let cannot = |e| CliError::failed(format!("{} cannot be locked: {e}", path.display()));
-        let file = file::open_lock(&path).map_err(cannot)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _file: file }),
-            Err(Errno::WOULDBLOCK) => Err(CliError::Undone(
+        match LockFile::take(&path) {
+            Ok(Some(file)) => Ok(Self { _file: file }),
+            Ok(None) => Err(CliError::Undone(
                 format!(
                     "another `cotal actor grant` or `cotal actor revoke` of {principal} is at work: wait for it, then \
                      look at `cotal actor list`"
                 ),
                 Outcome::NotExecuted,
             )),
-            Err(e) => Err(cannot(e.into())),
+            Err(e) => Err(CliError::failed(format!("{} cannot be locked: {e}", path.display()))),
         }
     }
 }

@@ -4,26 +4,18 @@
 //! `detach` takes it and lets the broker inherit it, so that the system lets go of it when the broker ends, however it
 //! ends. Its content is the holder's pid, for the sentence that says what to stop.
 
-use std::{
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::path::{Path, PathBuf};
 
-use cotal_workspace::{file, root::Root};
+use cotal_workspace::{file, lock_file::LockFile, root::Root};
 use rustix::{
-    fd::OwnedFd,
-    fs::{FlockOperation, flock, ftruncate},
-    io::{Errno, FdFlags, fcntl_setfd, write},
+    fs::ftruncate,
+    io::{FdFlags, fcntl_setfd, write},
 };
 
 use crate::outcome::CliError;
 
 /// Beside the store, in which every entry is the broker's.
 const LOCK_FILE: &str = "jetstream.lock";
-/// How long the threads of a broker that has ended may still hold what it had open.
-const LET_GO_WITHIN: Duration = Duration::from_secs(2);
-/// How often the lock is looked at.
-const POLL: Duration = Duration::from_millis(50);
 
 /// `<root>/.cotal/jetstream.lock`.
 pub fn path(root: &Root) -> PathBuf {
@@ -31,37 +23,25 @@ pub fn path(root: &Root) -> PathBuf {
 }
 
 /// Takes the lock for this process and the program that it becomes.
-pub fn take_for_good(path: &Path) -> Result<OwnedFd, CliError> {
+pub fn take_for_good(path: &Path) -> Result<LockFile, CliError> {
     let lock = take(path)?.ok_or_else(|| still_runs(path))?;
     let pid = format!("{}\n", std::process::id());
     let left = ftruncate(&lock, 0)
         .and_then(|()| write(&lock, pid.as_bytes()))
         .and_then(|_| fcntl_setfd(&lock, FdFlags::empty()));
-    left.map_err(|e| cannot(path, e))?;
+    left.map_err(|e| cannot(path, &e.into()))?;
     Ok(lock)
 }
 
 /// Refuses while a broker holds the lock; asked when no broker of the root is known to run.
 pub async fn refuse_unknown_broker(root: &Root) -> Result<(), CliError> {
     let path = path(root);
-    let deadline = Instant::now() + LET_GO_WITHIN;
-    while take(&path)?.is_none() {
-        if Instant::now() >= deadline {
-            return Err(still_runs(&path));
-        }
-        tokio::time::sleep(POLL).await;
-    }
-    Ok(())
+    file::blocking(move || take(&path)?.map(drop).ok_or_else(|| still_runs(&path))).await?
 }
 
 /// `None` while another process has it.
-fn take(path: &Path) -> Result<Option<OwnedFd>, CliError> {
-    let lock = file::open_lock(path)?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(lock)),
-        Err(Errno::WOULDBLOCK) => Ok(None),
-        Err(e) => Err(cannot(path, e)),
-    }
+fn take(path: &Path) -> Result<Option<LockFile>, CliError> {
+    LockFile::take(path).map_err(|e| cannot(path, &e))
 }
 
 fn still_runs(path: &Path) -> CliError {
@@ -77,8 +57,8 @@ fn still_runs(path: &Path) -> CliError {
     ))
 }
 
-fn cannot(path: &Path, errno: Errno) -> CliError {
-    CliError::failed(format!("{} cannot be locked: {}", path.display(), std::io::Error::from(errno)))
+fn cannot(path: &Path, error: &std::io::Error) -> CliError {
+    CliError::failed(format!("{} cannot be locked: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -1,11 +1,6 @@
 //! One `up` or `down` of a root at a time.
 
-use cotal_workspace::{file, root::Root};
-use rustix::{
-    fd::OwnedFd,
-    fs::{FlockOperation, flock},
-    io::Errno,
-};
+use cotal_workspace::{file, lock_file::LockFile, root::Root};
 
 use crate::outcome::CliError;
 
@@ -14,7 +9,7 @@ const LOCK_FILE: &str = "up.lock";
 /// Held until dropped; the system lets go of it when the process ends, however it ends.
 #[derive(Debug)]
 pub struct RootLock {
-    _file: OwnedFd,
+    _file: LockFile,
 }
 
 impl RootLock {
@@ -22,18 +17,13 @@ impl RootLock {
     pub fn take(root: &Root) -> Result<Self, CliError> {
         file::ensure_private_dir(&root.cotal_dir())?;
         let path = root.cotal_dir().join(LOCK_FILE);
-        let file = file::open_lock(&path)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _file: file }),
-            Err(Errno::WOULDBLOCK) => Err(CliError::failed(format!(
+        match LockFile::take(&path) {
+            Ok(Some(file)) => Ok(Self { _file: file }),
+            Ok(None) => Err(CliError::failed(format!(
                 "another `cotal up` or `cotal down` is at work in {}: wait for it",
                 root.path().display()
             ))),
-            Err(e) => Err(CliError::failed(format!(
-                "{} cannot be locked: {}",
-                path.display(),
-                std::io::Error::from(e)
-            ))),
+            Err(e) => Err(CliError::failed(format!("{} cannot be locked: {e}", path.display()))),
         }
     }
 }

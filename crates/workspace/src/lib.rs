@@ -5,6 +5,7 @@ pub mod broker_config;
 pub mod daemon_creds;
 pub mod file;
 pub mod instance_identity;
+pub mod lock_file;
 pub mod material;
 pub mod registry;
 pub mod root;

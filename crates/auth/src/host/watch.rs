@@ -3,17 +3,15 @@
 
 use std::{
     io,
-    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use cotal_workspace::file;
+use cotal_workspace::{file, lock_file::LockFile};
 use futures::{StreamExt as _, stream::BoxStream};
 use tokio::{sync::watch, time::MissedTickBehavior};
-
-use crate::served::try_lock;
 
 /// How often the file is looked at. A look is one `lstat`, which unlike a notification also works where the file lies
 /// on a network or comes through a mount. A symlink has no look of what it points to, and the read refuses one.
@@ -144,14 +142,14 @@ fn beside(manifest: &Path, suffix: &str) -> PathBuf {
 /// Held by the one host that follows a manifest: an acknowledgment says what one host did, and of two that write the same
 /// file neither would speak for the other. The kernel lets go of it when the process ends, however it ends.
 pub(super) struct Sole {
-    _lock: OwnedFd,
+    _lock: LockFile,
 }
 
 impl Sole {
     pub(super) async fn follower_of(manifest: &Path) -> Result<Self, String> {
         let path = beside(manifest, LOCK_SUFFIX);
         let tried = path.clone();
-        match file::blocking(move || try_lock(&tried)).await.flatten() {
+        match file::blocking(move || LockFile::take(&tried)).await.flatten() {
             Ok(Some(lock)) => Ok(Self { _lock: lock }),
             Ok(None) => Err(format!(
                 "another host already follows {}; give each host a copy of its own of the manifest, because \

@@ -18,11 +18,8 @@ use cotal_wire::{
 };
 use cotal_workspace::{
     file,
+    lock_file::LockFile,
     root::{Root, space_key},
-};
-use rustix::{
-    fd::OwnedFd,
-    fs::{FlockOperation, flock},
 };
 use zeroize::Zeroizing;
 
@@ -74,7 +71,7 @@ struct Base {
     custody: Custody,
     connector: CredsConnector,
     /// Held while this process is this manager.
-    _lock: OwnedFd,
+    _lock: LockFile,
 }
 
 /// A manager with its identity, which nobody has let do anything yet.
@@ -458,15 +455,13 @@ impl Base {
 }
 
 /// One process at a time is this manager on this root; the lock goes with the process, however it ends.
-fn lock(root: &Root, space: &Space) -> Result<OwnedFd, RemoteError> {
+fn lock(root: &Root, space: &Space) -> Result<LockFile, RemoteError> {
     file::ensure_private_dir(&root.cotal_dir())?;
     let path = root.cotal_dir().join(format!("remote-manager.{}.lock", space_key(space)));
-    let lock = file::open_lock(&path)?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+    LockFile::take(&path)?.ok_or_else(|| {
         RemoteError::State(format!(
             "another process is this manager right now ({} is locked); wait for its end, or use another root",
             path.display()
         ))
-    })?;
-    Ok(lock)
+    })
 }
