@@ -41,7 +41,7 @@ const JITTER: u64 = 26;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Debt {
-    /// When it failed.
+    /// When it failed so, for the first time in a row.
     pub at: UnixMillis,
     /// At which epoch it was asked.
     pub process_epoch: u64,
@@ -49,6 +49,15 @@ pub struct Debt {
     pub reason: String,
     /// The keys for which the host may have issued credentials that nobody holds.
     pub unadopted_subjects: Vec<Nkey<User>>,
+}
+
+impl Debt {
+    /// Whether it differs from the other in nothing but the time.
+    fn says_what(&self, other: &Self) -> bool {
+        let Self { at: _, process_epoch, reason, unadopted_subjects } = self;
+        (process_epoch, reason, unadopted_subjects)
+            == (&other.process_epoch, &other.reason, &other.unadopted_subjects)
+    }
 }
 
 /// What a renewal came to.
@@ -69,6 +78,12 @@ pub enum Told<'a> {
     Owing(&'a Debt),
     /// Another start of this manager has taken over, or its registration has ended: nothing is renewed any more.
     Superseded(&'a Debt),
+}
+
+/// A debt, and whether it is written down.
+struct Owed {
+    debt: Debt,
+    on_disk: bool,
 }
 
 struct Held {
@@ -92,7 +107,7 @@ pub struct Standing {
     due: Mutex<UnixMillis>,
     clock: Arc<dyn Clock>,
     debt_file: PathBuf,
-    debt: Mutex<Option<Debt>>,
+    debt: Mutex<Option<Owed>>,
     pushed_to: Mutex<Vec<Connection>>,
     /// One renewal at a time.
     turn: tokio::sync::Mutex<()>,
@@ -184,7 +199,7 @@ impl Standing {
 
     /// What is owed.
     pub fn debt(&self) -> Option<Debt> {
-        self.debt.lock().clone()
+        self.debt.lock().as_ref().map(|owed| owed.debt.clone())
     }
 
     /// When the first of the five ends.
@@ -233,7 +248,7 @@ impl Standing {
         loop {
             let (why, unadopted_subjects) = match self.adopt().await {
                 Ok(ends_at) => {
-                    self.paid()?;
+                    self.paid().await?;
                     return Ok(ends_at);
                 }
                 Err(failed) => failed,
@@ -243,7 +258,8 @@ impl Standing {
                 process_epoch: self.current.epoch,
                 reason: why.to_string(),
                 unadopted_subjects,
-            });
+            })
+            .await;
             let pause = why.busy_for().and_then(|asked| pauses.pause(self.authority.entropy(), asked));
             let Some(pause) = pause else { return Err(why) };
             tokio::select! {
@@ -295,23 +311,29 @@ impl Standing {
         Ok(material.expires_at)
     }
 
-    /// Writes a debt down. That it cannot be written is told, and stops nothing: it is held here too.
-    fn owe(&self, debt: Debt) {
-        let written = serde_json::to_vec_pretty(&debt)
-            .map_err(std::io::Error::other)
-            .and_then(|bytes| file::write_atomic(&self.debt_file, &bytes));
-        match written {
+    /// Writes a debt down, unless it says what is written already: a busy host is asked many times. That it cannot be
+    /// written is told, and stops nothing: it is held here too.
+    async fn owe(&self, debt: Debt) {
+        let said = |owed: &Owed| owed.on_disk && owed.debt.says_what(&debt);
+        if self.debt.lock().as_ref().is_some_and(said) {
+            return;
+        }
+        let path = self.debt_file.clone();
+        let bytes = serde_json::to_vec_pretty(&debt).map_err(std::io::Error::other);
+        let written = file::blocking(move || file::write_atomic(&path, &bytes?)).await.flatten();
+        match &written {
             Ok(()) => landed("renewal-debt"),
             Err(error) => tracing::warn!(%error, "standing renewal: the debt cannot be written down"),
         }
-        *self.debt.lock() = Some(debt);
+        *self.debt.lock() = Some(Owed { debt, on_disk: written.is_ok() });
     }
 
-    fn paid(&self) -> Result<(), RemoteError> {
-        *self.debt.lock() = None;
-        if file::remove_if_present(&self.debt_file)? {
+    async fn paid(&self) -> Result<(), RemoteError> {
+        let path = self.debt_file.clone();
+        if file::blocking(move || file::remove_if_present(&path)).await.flatten()? {
             landed("renewal-debt");
         }
+        *self.debt.lock() = None;
         Ok(())
     }
 
