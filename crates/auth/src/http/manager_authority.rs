@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cotal_authority::manager::Holder;
 use cotal_wire::{Actor, EpCode, EpError, es_value::EsValue};
-use http::{StatusCode, request::Parts};
+use http::{HeaderValue, StatusCode, header, request::Parts};
 use hyper::body::Body;
 use utoipa::ToSchema;
 
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     bridge::{BridgeHooks, BridgeRefusal},
-    manager::{Answer, NoAnswer},
+    manager::{Answer, Busy, NoAnswer},
     openapi::manager::{ManagerRequest, ManagerResult},
 };
 
@@ -47,14 +47,14 @@ enum Refusal {
     /// The dispatcher refused.
     Native(EpError),
     /// Too much is asked at once: nobody's fault.
-    Busy(&'static str),
+    Busy(Busy),
 }
 
 impl From<NoAnswer> for Refusal {
     fn from(none: NoAnswer) -> Self {
         match none {
             NoAnswer::Refused(refusal) => Self::Native(refusal),
-            NoAnswer::Busy(why) => Self::Busy(why),
+            NoAnswer::Busy(busy) => Self::Busy(busy),
         }
     }
 }
@@ -84,7 +84,8 @@ impl Refusal {
                 Reply::error(StatusCode::CONFLICT, &error.message)
             }
             Self::Native(error) => Reply::error(StatusCode::FORBIDDEN, sentence_of(error)),
-            Self::Busy(why) => Reply::error(StatusCode::SERVICE_UNAVAILABLE, why),
+            Self::Busy(Busy { why, retry_after_secs }) => Reply::error(StatusCode::SERVICE_UNAVAILABLE, why)
+                .with(header::RETRY_AFTER, HeaderValue::from(*retry_after_secs)),
         }
     }
 }
@@ -129,7 +130,7 @@ pub(crate) struct ManagerAuthorityRequestBody {
         (status = 415, description = "Not application/json.", body = super::reply::ErrorBody),
         (status = 429, description = "In the place of a 403 or 409, once the refusal budget is full.", body = super::reply::ErrorBody),
         (status = 500, description = "Generic.", body = super::reply::ErrorBody),
-        (status = 503, description = "Public face: admission cap or deadline.", body = super::reply::ErrorBody),
+        (status = 503, description = "Too many managers renew at once (with `Retry-After`). Public face: admission cap or deadline.", body = super::reply::ErrorBody),
     ))]
 pub(crate) async fn serve<B>(face: &Face, caller: &Caller, parts: &Parts, body: &mut B) -> Reply
 where
@@ -196,9 +197,11 @@ mod tests {
 
     #[test]
     fn a_renewal_that_would_wait_too_long_is_a_busy_service_and_counts_against_nobody() {
-        let busy = Refusal::from(NoAnswer::Busy("many managers renew"));
+        let busy = Refusal::from(NoAnswer::Busy(Busy { why: "many managers renew", retry_after_secs: 3 }));
         assert!(!busy.is_counted());
-        assert_eq!(busy.reply(true).status, StatusCode::SERVICE_UNAVAILABLE);
+        let reply = busy.reply(true);
+        assert_eq!(reply.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(reply.into_response(|body| body).headers()[header::RETRY_AFTER], "3");
         let unavailable = Refusal::from(NoAnswer::Refused(EpError::unavailable("a store does not answer")));
         assert!(unavailable.is_counted());
         assert_eq!(unavailable.reply(false).status, StatusCode::FORBIDDEN);

@@ -44,7 +44,16 @@ pub(crate) enum NoAnswer {
     /// It was refused, or it failed.
     Refused(EpError),
     /// Too much is asked at once, by whomever: the same request is served later.
-    Busy(&'static str),
+    Busy(Busy),
+}
+
+/// That too much is asked at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Busy {
+    /// Of what.
+    pub(crate) why: &'static str,
+    /// When there is room for the same request, in whole seconds from now.
+    pub(crate) retry_after_secs: u64,
 }
 
 impl From<EpError> for NoAnswer {
@@ -58,7 +67,7 @@ impl From<NoAnswer> for EpError {
     fn from(none: NoAnswer) -> Self {
         match none {
             NoAnswer::Refused(refusal) => refusal,
-            NoAnswer::Busy(why) => Self::unavailable(why),
+            NoAnswer::Busy(busy) => Self::unavailable(busy.why),
         }
     }
 }

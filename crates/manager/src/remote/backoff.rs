@@ -13,17 +13,25 @@ pub(super) struct Backoff {
     left: Duration,
 }
 
+/// What `Retry-After` counts in.
+const SECOND: Duration = Duration::from_secs(1);
+
 impl Backoff {
     pub(super) const fn new(first: Duration, most: Duration, patience: Duration) -> Self {
         Self { next: first, most, left: patience }
     }
 
-    /// The pause before the next try, at least as long as was asked for; `None` when patience is used up.
+    /// The pause before the next try; `None` when patience is used up. Who is asked to stay away for longer comes within the
+    /// second after that, by chance: many are told the same one.
     pub(super) fn pause(&mut self, entropy: &dyn Entropy, asked: Duration) -> Option<Duration> {
         let mut chance = [0u8; 1];
         entropy.fill(&mut chance);
+        let by_chance = |of: Duration| of * u32::from(chance[0]) / 255;
         let half = self.next / 2;
-        let pause = (half + half * u32::from(chance[0]) / 255).max(asked);
+        let mut pause = half + by_chance(half);
+        if pause < asked {
+            pause = asked.saturating_add(by_chance(SECOND));
+        }
         self.left = self.left.checked_sub(pause)?;
         self.next = (self.next * 2).min(self.most);
         Some(pause)
@@ -69,5 +77,14 @@ mod tests {
         let asked = Duration::from_secs(2);
         assert_eq!(pauses.pause(&Always(0), asked), Some(asked));
         assert_eq!(pauses.pause(&Always(0), asked), None);
+        assert_eq!(of_millis(100, 400, 3_000).pause(&Always(0), Duration::MAX), None);
+    }
+
+    #[test]
+    fn those_who_are_told_the_same_second_come_within_the_next_one() {
+        let asked = Duration::from_secs(2);
+        let come = |chance| of_millis(100, 400, 9_000).pause(&Always(chance), asked).unwrap();
+        assert_eq!((come(0), come(255)), (asked, asked + SECOND));
+        assert!(come(51) < come(102));
     }
 }

@@ -2,29 +2,41 @@
 //!
 //! A renewal is never urgent: it is asked for when half of the credentials' life is left. A connect is. But managers ask in
 //! step where a whole fleet began at once, and each renewal is five signatures, a commit, and five connects of the manager
-//! that proves them. So renewals of a space begin one after another, some for each core in a second, and those that would
-//! wait long are told to come again.
+//! that proves them. So renewals of a space begin one after another, some for each core in a second. One that would wait
+//! long is told when to come again: a wait holds one of the requests that the public face admits at once, and those who
+//! ask again too soon cost as much as those who are served. Nobody's turn is kept; who comes as told finds one free.
 
 use std::{num::NonZero, thread, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-use crate::manager::NoAnswer;
+use crate::manager::{Busy, NoAnswer};
 
 /// How many begin in a second, for each core: with the connects that they bring, about a third of a core.
 const PER_CORE_PER_S: u32 = 16;
 /// The longest that one waits for its turn, well within what the public face gives a request (contract 05 §2.7).
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
+/// The longest that one is told to stay away.
+const LONGEST_ABSENCE: Duration = Duration::from_secs(15);
 
 /// What one is told whose turn is later.
-const MANY_RENEW: &str = "many managers renew their standing credentials at once; ask again in a second";
+const MANY_RENEW: &str =
+    "many managers renew their standing credentials at once; ask again when Retry-After says";
 
 /// The turns of a space's renewals.
 #[derive(Debug)]
 pub(crate) struct RenewalPace {
     apart: Duration,
-    next: Mutex<Instant>,
+    turns: Mutex<Turns>,
+}
+
+#[derive(Debug)]
+struct Turns {
+    /// The next that is free.
+    next: Instant,
+    /// The last for which somebody was told to come again.
+    expected: Instant,
 }
 
 impl RenewalPace {
@@ -34,25 +46,27 @@ impl RenewalPace {
 
     fn on(cores: usize) -> Self {
         let per_s = PER_CORE_PER_S.saturating_mul(u32::try_from(cores).unwrap_or(u32::MAX)).max(1);
-        Self { apart: Duration::from_secs(1) / per_s, next: Mutex::new(Instant::now()) }
+        let now = Instant::now();
+        Self { apart: Duration::from_secs(1) / per_s, turns: Mutex::new(Turns { next: now, expected: now }) }
     }
 
-    /// Waits for a turn, a second at the most. One whose turn is later takes none.
+    /// Waits for a turn, half a second at the most. One whose turn is later takes none.
     pub(crate) async fn turn(&self) -> Result<(), NoAnswer> {
-        let turn = self.place(Instant::now()).ok_or(NoAnswer::Busy(MANY_RENEW))?;
-        sleep_until(turn).await;
+        let busy = |retry_after_secs| NoAnswer::Busy(Busy { why: MANY_RENEW, retry_after_secs });
+        sleep_until(self.place(Instant::now()).map_err(busy)?).await;
         Ok(())
     }
 
-    /// When one that asks now has its turn; it is taken.
-    fn place(&self, now: Instant) -> Option<Instant> {
-        let mut next = self.next.lock();
-        let turn = now.max(*next);
-        if turn.saturating_duration_since(now) > LONGEST_WAIT {
-            return None;
+    /// When one that asks now has its turn; it is taken. Otherwise in how many seconds it should come again.
+    fn place(&self, now: Instant) -> Result<Instant, u64> {
+        let mut turns = self.turns.lock();
+        let turn = now.max(turns.next);
+        if turn.saturating_duration_since(now) <= LONGEST_WAIT {
+            turns.next = turn + self.apart;
+            return Ok(turn);
         }
-        *next = turn + self.apart;
-        Some(turn)
+        turns.expected = (turns.expected.max(turn) + self.apart).min(now + LONGEST_ABSENCE);
+        Err(turns.expected.saturating_duration_since(now).as_secs().max(1))
     }
 }
 
@@ -65,20 +79,37 @@ mod tests {
         let pace = RenewalPace::on(2);
         let apart = Duration::from_secs(1) / 32;
         let now = Instant::now() + Duration::from_secs(5);
-        assert_eq!(pace.place(now), Some(now));
-        assert_eq!(pace.place(now), Some(now + apart));
-        assert_eq!(pace.place(now + apart), Some(now + 2 * apart));
+        assert_eq!(pace.place(now), Ok(now));
+        assert_eq!(pace.place(now), Ok(now + apart));
+        assert_eq!(pace.place(now + apart), Ok(now + 2 * apart));
         let late = now + Duration::from_secs(9);
-        assert_eq!(pace.place(late), Some(late));
+        assert_eq!(pace.place(late), Ok(late));
     }
 
     #[test]
-    fn one_whose_turn_is_more_than_a_second_away_takes_none() {
+    fn of_two_hundred_each_is_served_or_told_a_second_in_which_there_is_room_for_those_who_were() {
         let pace = RenewalPace::on(2);
         let now = Instant::now() + Duration::from_secs(5);
-        let given = (0..100).filter(|_| pace.place(now).is_some()).count();
-        assert_eq!(given, 33, "one at once, and 32 within the second");
-        let later = now + Duration::from_millis(500);
-        assert_eq!((0..100).filter(|_| pace.place(later).is_some()).count(), 16);
+        let (served, told): (Vec<_>, Vec<_>) = (0..200).map(|_| pace.place(now)).partition(Result::is_ok);
+        assert_eq!(served.len(), 17, "one at once, and 16 within half a second");
+        for second in 1.. {
+            let many = told.iter().filter(|told| **told == Err(second)).count();
+            // Who would have come in the first second comes in the second one.
+            assert!(many <= if second == 1 { 32 + 16 } else { 32 }, "{many} in second {second}");
+            if many == 0 {
+                assert_eq!(second, 7, "all within seven seconds");
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_is_sent_away_for_long_and_it_is_forgotten_when_nobody_comes() {
+        let pace = RenewalPace::on(2);
+        let now = Instant::now() + Duration::from_secs(5);
+        let longest = (0..10_000).filter_map(|_| pace.place(now).err()).max();
+        assert_eq!(longest, Some(LONGEST_ABSENCE.as_secs()));
+        let later = now + Duration::from_secs(60);
+        assert_eq!((0..100).filter_map(|_| pace.place(later).err()).min(), Some(1));
     }
 }
