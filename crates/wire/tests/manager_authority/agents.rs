@@ -1,6 +1,6 @@
 //! Managed agents: enrollment, preparation, runtime, retained validation (contract 06 §6-9).
 
-use crate::{Check, OWNER, Parse, UID, es, incarnation, op, prove_order, request, set, with_proof};
+use crate::{Check, OWNER, Parse, UID, es, prove_order, set, valid, with_proof};
 use cotal_wire::manager_authority::{
     EnrollmentRequest, HolderKind, Kind, PrepareRetirementRequest, RetainedAgentRequest, RuntimeRequest,
 };
@@ -13,11 +13,7 @@ pub(crate) fn serve_epoch_check() -> Check {
 #[test]
 fn an_enrollment_refuses_in_the_contracts_order() {
     let parse: Parse = |value| EnrollmentRequest::parse(value).map(drop);
-    let target = json!({
-        "actor": "alice", "role": "r", "label": "l", "capabilities": ["spawn", "role:x"], "subscribe": ["general"],
-        "allowSubscribe": ["general.>"], "allowPublish": ["general"], "tokenHash": "0".repeat(64),
-    });
-    let valid = request(Kind::Enrollment, json!({ "serveEpoch": 0, "target": target }));
+    let valid = valid::enrollment();
     let checks = with_proof(vec![
         serve_epoch_check(),
         Check("target", |r| set(r, &["target"], json!([])), "target must be a JSON object"),
@@ -40,8 +36,7 @@ fn an_enrollment_refuses_in_the_contracts_order() {
         Check("hash", |r| set(r, &["target", "tokenHash"], json!("A".repeat(64))), "tokenHash must be"),
     ]);
     prove_order("enrollment", parse, &valid, &checks);
-    let mut bare = valid.clone();
-    bare["target"] = json!({ "actor": "alice", "tokenHash": "0".repeat(64) });
+    let mut bare = valid::bare_enrollment();
     parse(&es(&bare)).unwrap();
     set(&mut bare, &["target", "lifecycleUid"], json!(UID));
     assert!(parse(&es(&bare)).unwrap_err().message.contains("unknown member"));
@@ -66,8 +61,7 @@ fn target_checks() -> Vec<Check> {
 #[test]
 fn a_retirements_preparation_refuses_in_the_contracts_order() {
     let parse: Parse = |value| PrepareRetirementRequest::parse(value).map(drop);
-    let valid =
-        request(Kind::PrepareRetirement, json!({ "serveEpoch": 0, "target": incarnation(), "opId": op() }));
+    let valid = valid::prepare_retirement();
     let mut checks = with_proof(vec![serve_epoch_check()]);
     checks.extend(target_checks());
     checks.push(Check("op", |r| set(r, &["opId"], json!("x")), "opId must be a operation id"));
@@ -82,20 +76,16 @@ fn a_runtime_kind_refuses_in_the_contracts_order() {
     let create: Parse = |value| RuntimeRequest::parse(value, Kind::RuntimeCreate).map(drop);
     let status: Parse = |value| RuntimeRequest::parse(value, Kind::RuntimeStatus).map(drop);
     for (kind, parse) in [(Kind::RuntimeCreate, create), (Kind::RuntimeStatus, status)] {
-        let valid = request(kind, json!({ "serveEpoch": 0, "target": incarnation() }));
         let mut checks = with_proof(vec![serve_epoch_check()]);
         checks.extend(target_checks());
-        prove_order(kind.as_str(), parse, &valid, &checks);
+        prove_order(kind.as_str(), parse, &valid::runtime(kind), &checks);
     }
 }
 
 #[test]
 fn a_retained_agents_validation_refuses_in_the_contracts_order() {
     let parse: Parse = |value| RetainedAgentRequest::parse(value, HolderKind::Human).map(drop);
-    let valid = request(
-        Kind::RetainedAgentValidation,
-        json!({ "serveEpoch": 0, "target": incarnation(), "actorToken": "t", "sentinelCreds": "c" }),
-    );
+    let valid = valid::retained();
     let mut checks = with_proof(vec![
         Check("no token", |r| set(r, &["actorToken"], json!("")), "actorToken must be a non-empty string"),
         Check(

@@ -1,12 +1,12 @@
 //! The answer of the lifecycle (contract 06 §4.5).
 
-use crate::{OWNER, account, es, incarnation, key, op, request, set};
+use crate::{OWNER, es, set, valid};
 use cotal_wire::{
     EpCode, Owner,
     canonical::raw_digest,
     es_value::EsValue,
     manager_authority::{
-        Credentials, HolderKind, IssuedJwt, Kind, Operation, RemoteManagerAuthorityMaterial, ServiceRequest,
+        Credentials, HolderKind, IssuedJwt, Operation, RemoteManagerAuthorityMaterial, ServiceRequest,
     },
     time::UnixMillis,
     time::UnixSecs,
@@ -19,30 +19,7 @@ fn jwt(exp: u64) -> IssuedJwt {
 
 /// A request of an operation, without its proof's being anybody's.
 fn asked(operation: Operation) -> ServiceRequest {
-    let payload = match operation {
-        Operation::Prepare => json!({ "registrationProof": "-" }),
-        Operation::Renew => json!({}),
-        Operation::Activate => json!({ "contractArtifacts": [{ "urn": "ai.cotal.manager" }] }),
-        Operation::Session => json!({ "session": {
-            "id": key("F"), "endpoint": "manager", "sessionId": "s".repeat(22), "epoch": 0, "exp": 9,
-        } }),
-        Operation::Retire => json!({ "retirement": {
-            "id": key("F"), "target": incarnation(), "opId": op(), "serveEpoch": 0,
-        } }),
-        Operation::TransferReader => json!({ "transferReader": { "id": key("F") } }),
-        Operation::RenewStandingBundle => json!({ "accountPublicKey": account(), "processEpoch": 0 }),
-        Operation::RenewRunDriver => json!({
-            "accountPublicKey": account(), "processEpoch": 0,
-            "run": {
-                "runId": format!("run-{}", "0".repeat(32)), "holder": format!("x.{}", "0".repeat(16)),
-                "takeoverId": "0".repeat(16), "epoch": 1, "fencingToken": 1, "driverId": key("F"),
-                "mediatorId": key("G"),
-            },
-        }),
-    };
-    let mut value = request(Kind::Service, payload);
-    value["operation"] = json!(operation.as_str());
-    ServiceRequest::parse(&es(&value), HolderKind::Human).unwrap()
+    ServiceRequest::parse(&es(&valid::service(operation)), HolderKind::Human).unwrap()
 }
 
 fn answer(operation: Operation) -> RemoteManagerAuthorityMaterial {

@@ -1,20 +1,14 @@
 //! A user's intents (contract 06 §13).
 
 use crate::agents::serve_epoch_check;
-use crate::{
-    Check, INSTANCE, PLATFORM, Parse, UID, account, es, incarnation, prove_order, request, set, with_proof,
-};
-use cotal_wire::manager_authority::{ExecutionRequest, IntentRequest, Kind};
+use crate::{Check, PLATFORM, Parse, es, prove_order, set, valid, with_proof};
+use cotal_wire::manager_authority::{ExecutionRequest, IntentRequest};
 use serde_json::json;
 
 #[test]
 fn a_users_intent_refuses_in_the_contracts_order() {
     let parse: Parse = |value| IntentRequest::parse(value).map(drop);
-    let launch = json!({ "operation": "launch", "target": { "actor": "alice" } });
-    let valid = json!({
-        "v": 1, "kind": Kind::DelegatedIntent.as_str(), "space": "main", "actor": "cli", "accountPublicKey": account(),
-        "instanceId": INSTANCE, "requestId": "r".repeat(22), "intent": launch,
-    });
+    let valid = valid::intent(&valid::launch());
     let checks = [
         Check("unknown member", |r| set(r, &["identities"], json!({})), "unknown member \"identities\""),
         Check("version", |r| set(r, &["v"], json!(2)), "v must be 1"),
@@ -50,8 +44,7 @@ fn a_users_intent_refuses_in_the_contracts_order() {
         break_it(&mut broken);
         assert!(parse(&es(&broken)).unwrap_err().message.contains(says), "{name}");
     }
-    let mut retire = valid;
-    set(&mut retire, &["intent"], json!({ "operation": "retire", "target": incarnation() }));
+    let mut retire = valid::intent(&valid::retire());
     parse(&es(&retire)).unwrap();
     set(&mut retire, &["intent", "target", "owner"], json!(PLATFORM));
     assert!(parse(&es(&retire)).is_err());
@@ -60,13 +53,7 @@ fn a_users_intent_refuses_in_the_contracts_order() {
 #[test]
 fn an_execution_refuses_in_the_contracts_order() {
     let parse: Parse = |value| ExecutionRequest::parse(value).map(drop);
-    let valid = request(
-        Kind::DelegatedIntentExecution,
-        json!({
-            "accountPublicKey": account(), "assignmentRevision": 0, "serveEpoch": 0, "intentId": UID,
-            "execute": { "operation": "launch", "target": { "actor": "alice", "tokenHash": "0".repeat(64) } },
-        }),
-    );
+    let valid = valid::execution(&valid::execute_launch());
     let checks = with_proof(vec![
         Check("another actor", |r| set(r, &["actor"], json!("web")), "actor must be \"cli\""),
         Check("account", |r| set(r, &["accountPublicKey"], json!("A")), "accountPublicKey must be"),

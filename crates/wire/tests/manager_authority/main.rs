@@ -8,8 +8,9 @@ mod intents;
 mod questions;
 mod runs;
 mod service;
+mod valid;
 
-use crate::service::{parse_service, valid_service};
+use crate::service::parse_service;
 use cotal_wire::{
     EpCode, OpId, Owner,
     canonical::raw_digest,
@@ -197,7 +198,7 @@ fn with_proof(payload: Vec<Check>) -> Vec<Check> {
 
 #[test]
 fn numbers_are_numbers_however_they_are_spelled() {
-    let text = valid_service(Operation::RenewStandingBundle).to_string();
+    let text = valid::service(Operation::RenewStandingBundle).to_string();
     for (from, to) in
         [("\"v\":1", "\"v\":1.0"), ("\"v\":1", "\"v\":1e0"), ("\"processEpoch\":0", "\"processEpoch\":-0")]
     {
@@ -209,7 +210,7 @@ fn numbers_are_numbers_however_they_are_spelled() {
 
 #[test]
 fn a_refusal_repeats_no_more_than_a_short_part_of_a_name() {
-    let mut request = valid_service(Operation::Prepare);
+    let mut request = valid::service(Operation::Prepare);
     set(&mut request, &[&"\u{1b}k".repeat(20_000)], json!("secret"));
     let refusal = parse_service(&es(&request)).unwrap_err().message;
     assert!(refusal.len() < 600 && !refusal.contains('\u{1b}') && !refusal.contains("secret"), "{refusal}");
@@ -220,7 +221,7 @@ fn a_refusal_repeats_no_more_than_a_short_part_of_a_name() {
 fn the_proofs_are_the_ones_that_another_language_computes() {
     let artifacts =
         EsValue::parse(r#"[{"b":1.0,"10":[1e21,-0],"9":"é\u2028","b":2},"x"]"#.as_bytes()).unwrap();
-    let mut activate = valid_service(Operation::Activate);
+    let mut activate = valid::service(Operation::Activate);
     set(&mut activate, &["space"], json!("mé in"));
     let parsed = ServiceRequest::parse(&es(&activate), HolderKind::Human).unwrap();
     let owner = Owner::parse(OWNER).unwrap();
@@ -246,7 +247,7 @@ fn the_table_of_kinds_is_the_contracts() {
     for operation in Operation::ALL {
         assert_eq!(Operation::from_name(operation.as_str()), Some(operation));
         let carries = operation.rule().proof != Proof::None;
-        assert_eq!(carries, valid_service(operation).get("registrationProof").is_some());
+        assert_eq!(carries, valid::service(operation).get("registrationProof").is_some());
     }
     assert_eq!(Kind::from_name("manager-service"), None);
 }

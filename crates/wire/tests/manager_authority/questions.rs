@@ -2,20 +2,15 @@
 
 use crate::agents::serve_epoch_check;
 use crate::{
-    Check, INSTANCE, PLATFORM, Parse, envelope_checks, es, identity_checks, incarnation, prove_order,
-    request, set, with_proof,
+    Check, PLATFORM, Parse, envelope_checks, es, identity_checks, prove_order, set, valid, with_proof,
 };
-use cotal_wire::manager_authority::{AdminRequest, GoalIndexRequest, HolderKind, Kind, MaintenanceRequest};
+use cotal_wire::manager_authority::{AdminRequest, GoalIndexRequest, HolderKind, MaintenanceRequest};
 use serde_json::json;
 
 #[test]
 fn maintenance_refuses_in_the_contracts_order() {
     let parse: Parse = |value| MaintenanceRequest::parse(value).map(drop);
-    let mut base = request(
-        Kind::Maintenance,
-        json!({ "operation": "evict-family-principal", "targetInstanceId": INSTANCE, "principals": ["a.b"] }),
-    );
-    set(&mut base, &["registrationProof"], json!("-"));
+    let mut base = valid::evict();
     let mut checks = envelope_checks();
     checks.insert(1, Check("operation", |r| set(r, &["operation"], json!("mend")), "operation must be"));
     checks.insert(
@@ -49,15 +44,14 @@ fn maintenance_refuses_in_the_contracts_order() {
     }
     set(&mut base, &["operation"], json!("reconcile-registration"));
     assert!(parse(&es(&base)).unwrap_err().message.contains("principals must be absent"));
-    set(&mut base, &["principals"], json!("-"));
-    parse(&es(&base)).unwrap();
+    parse(&es(&valid::reconcile())).unwrap();
 }
 
 #[test]
 fn the_questions_refuse_in_the_contracts_order() {
     let scan: Parse = |value| GoalIndexRequest::parse(value).map(drop);
     let checks = with_proof(vec![serve_epoch_check()]);
-    prove_order("scan", scan, &request(Kind::GoalIndexScan, json!({ "serveEpoch": 0 })), &checks);
+    prove_order("scan", scan, &valid::goal_index(), &checks);
     let admin: Parse = |value| AdminRequest::parse(value, HolderKind::Human).map(drop);
     let checks = with_proof(vec![
         serve_epoch_check(),
@@ -66,6 +60,5 @@ fn the_questions_refuse_in_the_contracts_order() {
         Check("actor", |r| set(r, &["caller", "actor"], json!("a-b")), "actor must be a actor"),
         Check("uid", |r| set(r, &["caller", "lifecycleUid"], json!("")), "lifecycleUid must be"),
     ]);
-    let valid = request(Kind::AdminAuthorization, json!({ "serveEpoch": 0, "caller": incarnation() }));
-    prove_order("admin", admin, &valid, &checks);
+    prove_order("admin", admin, &valid::admin(), &checks);
 }

@@ -1,20 +1,14 @@
 //! Runs (contract 06 §12).
 
-use crate::{Check, Parse, account, es, key, merge, prove_order, request, set, with_proof};
+use crate::{
+    Check, Parse, es, key, prove_order, set,
+    valid::{self, run_id},
+    with_proof,
+};
 use cotal_wire::manager_authority::{
     Kind, RunAdmissionRequest, RunAttemptRequest, RunCancelRequest, RunRevokeRequest, RunSubmissionRequest,
 };
-use serde_json::{Value, json};
-
-fn run_request(kind: Kind, more: Value) -> Value {
-    let mut request = request(kind, json!({ "accountPublicKey": account(), "processEpoch": 0 }));
-    merge(&mut request, more);
-    request
-}
-
-fn run_id() -> String {
-    format!("run-{}", "a".repeat(32))
-}
+use serde_json::json;
 
 fn pin_checks() -> Vec<Check> {
     vec![
@@ -45,8 +39,7 @@ fn the_run_kinds_refuse_in_the_contracts_order() {
         Check("run id", |r| set(r, &["run", "runId"], json!("run-A")), "runId must be a run id"),
         Check("subject", |r| set(r, &["run", "subject"], json!("")), "subject must be"),
     ]);
-    let valid = run_request(Kind::RunAdmission, json!({ "run": { "runId": run_id(), "subject": "s" } }));
-    prove_order("admission", admission, &valid, &with_proof(payload));
+    prove_order("admission", admission, &valid::admission(), &with_proof(payload));
 
     let revoke: Parse = |value| RunRevokeRequest::parse(value).map(drop);
     let mut payload = pin_checks();
@@ -55,8 +48,7 @@ fn the_run_kinds_refuse_in_the_contracts_order() {
         Check("run id", |r| set(r, &["revoke", "runId"], json!(7)), "runId must be"),
         Check("reason", |r| set(r, &["revoke", "reason"], json!("")), "reason must be"),
     ]);
-    let valid = run_request(Kind::RunRevoke, json!({ "revoke": { "runId": run_id(), "reason": "why" } }));
-    prove_order("revoke", revoke, &valid, &kind_first(payload));
+    prove_order("revoke", revoke, &valid::revoke(), &kind_first(payload));
 
     let attempt: Parse = |value| RunAttemptRequest::parse(value).map(drop);
     let mut payload = pin_checks();
@@ -73,10 +65,7 @@ fn the_run_kinds_refuse_in_the_contracts_order() {
     let mut checks = kind_first(payload);
     checks
         .insert(1, Check("both", |r| set(r, &["operator"], json!({})), "attempt must be given, or operator"));
-    let valid = run_request(
-        Kind::RunAttempt,
-        json!({ "attempt": { "runId": run_id(), "takeoverId": "t", "epoch": 1, "fencingToken": 1, "driverId": key("F"), "mediatorId": key("G"), "served": "s" } }),
-    );
+    let valid = valid::attempt();
     prove_order("attempt", attempt, &valid, &checks);
     let mut same = valid;
     set(&mut same, &["attempt", "mediatorId"], json!(key("F")));
@@ -110,10 +99,10 @@ fn the_run_kinds_refuse_in_the_contracts_order() {
         (json!({ "id": key("F") }), false),
         (json!({ "takeoverId": "t" }), false),
     ] {
-        let request = run_request(Kind::RunAttempt, json!({ "operator": operator }));
+        let request = valid::run(Kind::RunAttempt, json!({ "operator": operator }));
         assert_eq!(attempt(&es(&request)).is_ok(), ok, "{operator}");
     }
-    let neither = run_request(Kind::RunAttempt, json!({}));
+    let neither = valid::run(Kind::RunAttempt, json!({}));
     assert!(attempt(&es(&neither)).is_err());
 }
 
@@ -127,11 +116,7 @@ fn a_submission_and_a_cancellation_refuse_in_the_order_of_the_other_run_kinds() 
         Check("run id", |r| set(r, &["submission", "runId"], json!("run-A")), "runId must be a run id"),
         Check("subject", |r| set(r, &["submission", "subject"], json!("")), "subject must be"),
     ]);
-    let valid = run_request(
-        Kind::RunSubmission,
-        json!({ "submission": { "submissionId": "a", "runId": run_id(), "subject": "s" } }),
-    );
-    prove_order("submission", submission, &valid, &with_proof(payload));
+    prove_order("submission", submission, &valid::submission(), &with_proof(payload));
 
     let cancel: Parse = |value| RunCancelRequest::parse(value).map(drop);
     let mut payload = pin_checks();
@@ -140,6 +125,5 @@ fn a_submission_and_a_cancellation_refuse_in_the_order_of_the_other_run_kinds() 
         Check("run id", |r| set(r, &["cancel", "runId"], json!(7)), "runId must be"),
         Check("subject", |r| set(r, &["cancel", "subject"], json!(null)), "subject must be"),
     ]);
-    let valid = run_request(Kind::RunCancel, json!({ "cancel": { "runId": run_id(), "subject": "s" } }));
-    prove_order("cancel", cancel, &valid, &with_proof(payload));
+    prove_order("cancel", cancel, &valid::cancel(), &with_proof(payload));
 }

@@ -1,54 +1,15 @@
 //! The manager's own lifecycle (contract 06 §4).
 
 use crate::{
-    Check, PLATFORM, UID, account, envelope_checks, es, identity_checks, incarnation, key, merge,
-    no_proof_check, op, proof_check, prove_order, request, set,
+    Check, PLATFORM, UID, envelope_checks, es, identity_checks, key, no_proof_check, proof_check,
+    prove_order, set, valid,
 };
 use cotal_wire::{
     error::EpError,
     es_value::EsValue,
-    manager_authority::{HolderKind, Kind, Operation, ServiceRequest},
+    manager_authority::{HolderKind, Operation, ServiceRequest},
 };
-use serde_json::{Value, json};
-
-fn service(operation: Operation, more: Value) -> Value {
-    let mut request = request(Kind::Service, json!({ "operation": operation.as_str() }));
-    if operation == Operation::Prepare {
-        set(&mut request, &["registrationProof"], json!("-"));
-    }
-    merge(&mut request, more);
-    request
-}
-
-fn renewed_run() -> Value {
-    json!({
-        "runId": format!("run-{}", "0".repeat(32)), "holder": "host.0123456789abcdef", "takeoverId": "0123456789abcdef",
-        "epoch": 1, "fencingToken": 1, "driverId": key("F"), "mediatorId": key("G"),
-    })
-}
-
-pub(crate) fn valid_service(operation: Operation) -> Value {
-    let renewal = json!({ "accountPublicKey": account(), "processEpoch": 0 });
-    match operation {
-        Operation::Prepare | Operation::Renew => service(operation, json!({})),
-        Operation::Activate => service(operation, json!({ "contractArtifacts": [{ "a": 1 }] })),
-        Operation::Session => service(
-            operation,
-            json!({ "session": { "id": key("F"), "endpoint": "manager", "sessionId": "s", "epoch": 0, "exp": 1 } }),
-        ),
-        Operation::Retire => service(
-            operation,
-            json!({ "retirement": { "id": key("F"), "target": incarnation(), "opId": op(), "serveEpoch": 0 } }),
-        ),
-        Operation::RenewStandingBundle => service(operation, renewal),
-        Operation::RenewRunDriver => {
-            let mut request = service(operation, renewal);
-            merge(&mut request, json!({ "run": renewed_run() }));
-            request
-        }
-        Operation::TransferReader => service(operation, json!({ "transferReader": { "id": key("F") } })),
-    }
-}
+use serde_json::json;
 
 pub(crate) fn parse_service(value: &EsValue) -> Result<(), EpError> {
     ServiceRequest::parse(value, HolderKind::Human).map(drop)
@@ -95,7 +56,7 @@ fn each_operation_of_the_service_kind_refuses_in_the_contracts_order() {
                 checks.push(check);
             }
         }
-        prove_order(operation.as_str(), parse_service, &valid_service(operation), &checks);
+        prove_order(operation.as_str(), parse_service, &valid::service(operation), &checks);
     }
 }
 
@@ -180,7 +141,7 @@ fn what_a_renewed_run_says_of_itself_agrees() {
         ("takeoverId", json!("f".repeat(16)), "holder must be a holder that ends in"),
         ("mediatorId", json!(key("F")), "mediatorId must be another key"),
     ] {
-        let mut broken = valid_service(Operation::RenewRunDriver);
+        let mut broken = valid::service(Operation::RenewRunDriver);
         set(&mut broken, &["run", member], value);
         assert!(parse_service(&es(&broken)).unwrap_err().message.contains(says), "{member}");
     }
@@ -196,7 +157,7 @@ fn every_key_of_a_request_is_another_one_except_a_sessions() {
         (Operation::RenewRunDriver, vec!["run", "mediatorId"], false),
         (Operation::Session, vec!["session", "id"], true),
     ] {
-        let mut request = valid_service(operation);
+        let mut request = valid::service(operation);
         let parsed = ServiceRequest::parse(&es(&request), HolderKind::Human).unwrap();
         assert!(parsed.check_distinct_keys().is_ok(), "{}", operation.as_str());
         set(&mut request, &path, json!(key("A")));
@@ -207,7 +168,7 @@ fn every_key_of_a_request_is_another_one_except_a_sessions() {
 
 #[test]
 fn a_platform_holder_may_name_a_platform_owner() {
-    let mut request = valid_service(Operation::Retire);
+    let mut request = valid::service(Operation::Retire);
     set(&mut request, &["retirement", "target", "owner"], json!(PLATFORM));
     assert!(ServiceRequest::parse(&es(&request), HolderKind::Human).is_err());
     assert!(ServiceRequest::parse(&es(&request), HolderKind::Platform).is_ok());
