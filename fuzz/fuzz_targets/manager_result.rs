@@ -1,191 +1,155 @@
-//! What a participant makes of a host's answer (contract 08 §8.3): nothing binds that does not repeat the request, and a
-//! refusal is one line that repeats nothing.
+//! What a participant makes of a host's answer (contract 08 §8.3): an answer that binds is the one good answer of its request, but
+//! for what the participant cannot know, and a refusal is one line that repeats no credential.
 //!
-//! Input: a kind, by its first byte, and an answer. Marks: `$o` the owner, `$i` the instance, `$l` the manager's lifecycle,
-//! `$r` the request's id, `$p` its proof, `$s $e $v $g $k` a JWT for each standing key in order, `$I` the identities and `$A`
-//! the actors as they are printed.
+//! The requests and their good answers are those of the binding tests. Input: a case of theirs, by its first byte from `A`, and an
+//! answer in which `$` and a small letter stands for a text that the good answer alone has, and a capital for what stands in its
+//! place in the answer of another house.
 #![no_main]
+
+#[path = "../../crates/manager/tests/binding/agents.rs"]
+mod agents;
+#[path = "../../crates/manager/tests/binding/house.rs"]
+mod house;
+#[path = "../../crates/manager/tests/binding/marks.rs"]
+mod marks;
+#[path = "../../crates/manager/tests/binding/runs.rs"]
+mod runs;
+#[path = "../../crates/manager/tests/binding/service.rs"]
+mod service;
 
 use std::sync::LazyLock;
 
-use cotal_fuzz::{Counting, NOW, fill};
-use cotal_manager::remote::{
-    ManagerIdentity,
-    requests::{Current, Requests},
-    results::{self, Known},
-};
-use cotal_trust::{
-    jwt::{UserClaims, encode_user, principal_tags},
-    nkey::Seed,
-};
-use cotal_wire::{
-    Account, Actor, DigestRef, LifecycleUid, Owner, Permissions, Principal, Space,
-    es_value::EsValue,
-    manager_authority::{
-        EnrollmentTarget, Envelope, Incarnation, Kind, ServiceRequest, StandingActors, StandingRole,
-    },
-};
-use cotal_workspace::root::Root;
+use cotal_fuzz::{Counting, fill, json};
+use cotal_wire::es_value::EsValue;
 use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
 
-struct House {
-    identity: ManagerIdentity,
-    actor: Actor,
-    owner: Owner,
-    current: Current,
-    agent: Incarnation,
-    jwts: [String; 5],
-    entropy: Counting,
-    activate: ServiceRequest,
-    bundle: ServiceRequest,
+use crate::{
+    house::{Case, House},
+    marks::Marks,
+};
+
+/// Longest refusal: a path, a member, and at most 64 characters of an unknown member's name, escaped.
+const LONGEST: usize = 1024;
+/// Longer texts of an answer are its credentials, and no refusal says one.
+const LONGEST_NAME: usize = 80;
+
+/// Words of the contract and an earlier generation, any of which the host may say.
+const SAID_BY_THE_HOST: [&str; 4] =
+    ["/state", "/readiness", "/retirementPhase", "/reconciliation/before/generation"];
+
+thread_local! {
+    static CASES: Vec<(Case, Marks)> = cases();
 }
 
-static HOUSE: LazyLock<House> = LazyLock::new(|| {
-    let entropy = Counting::default();
-    let dir = std::env::temp_dir().join(format!("cotal-fuzz-manager-{}", std::process::id()));
-    let space = Space::parse("main").unwrap();
-    let (identity, _) = ManagerIdentity::load_or_create(&Root::at(&dir), &space, &entropy).unwrap();
-    let _ = std::fs::remove_dir_all(&dir);
-    let owner = Owner::parse(&format!("u_{}", "a".repeat(26))).unwrap();
-    let account = Seed::<Account>::generate(&entropy);
-    let jwts = StandingRole::ALL.map(|role| {
-        let principal = Principal::new(owner.clone(), role.actor(identity.instance()));
-        let claims = UserClaims {
-            name: String::new(),
-            subject: identity.seed(role).public().clone(),
-            issuer_account: account.public().clone(),
-            permissions: Permissions::default(),
-            tags: principal_tags(&principal),
-            exp: Some(NOW.plus(300)),
-        };
-        encode_user(&claims, &account, NOW)
-    });
-    let current = Current {
-        owner: owner.clone(),
-        account: account.public().clone(),
-        proof: DigestRef::parse(&format!("sha256:{}", "0".repeat(64))).unwrap(),
-        epoch: 0,
+fn cases() -> Vec<(Case, Marks)> {
+    static ENTROPY: LazyLock<Counting> = LazyLock::new(Counting::default);
+    let house = || {
+        let root = std::env::temp_dir().join(format!("cotal-fuzz-manager-{}", std::process::id()));
+        let house = House::of(&root, &*ENTROPY);
+        std::fs::remove_dir_all(&root).expect("its own directory");
+        house
     };
-    let agent = Incarnation {
-        owner: owner.clone(),
-        actor: Actor::parse("scout").unwrap(),
-        lifecycle_uid: LifecycleUid::mint(&entropy),
-    };
-    let actor = Actor::parse("cli").unwrap();
-    let requests = Requests::of(&identity, &actor, &entropy);
-    let activate = requests.activate(&owner, vec![EsValue::Null]);
-    let bundle = requests.standing_bundle(&current);
-    House { identity, actor, owner, current, agent, jwts, entropy, activate, bundle }
-});
-
-fn marks<'h>(house: &'h House, envelope: &'h Envelope, printed: &'h [String; 2]) -> impl Fn(u8) -> Option<&'h str> {
-    move |mark| {
-        Some(match mark {
-            b'o' => house.owner.as_str(),
-            b'i' => house.identity.instance().as_str(),
-            b'l' => house.identity.lifecycle().as_str(),
-            b'r' => envelope.request_id.as_str(),
-            b'p' => envelope.registration_proof.as_ref()?.as_str(),
-            b's' => &house.jwts[0],
-            b'e' => &house.jwts[1],
-            b'v' => &house.jwts[2],
-            b'g' => &house.jwts[3],
-            b'k' => &house.jwts[4],
-            b'I' => &printed[0],
-            b'A' => &printed[1],
-            _ => return None,
+    let (own, foreign) = (house().cases(), house().cases());
+    own.into_iter()
+        .zip(foreign)
+        .map(|(case, foreign)| {
+            let marks = Marks::of(&case.answer, &foreign.answer);
+            (case, marks)
         })
-    }
+        .collect()
 }
 
 fuzz_target!(|data: &[u8]| {
-    let house = &*HOUSE;
     let [which, template @ ..] = data else { return };
-    let requests = Requests::of(&house.identity, &house.actor, &house.entropy);
-    let printed = [
-        serde_json::to_string(&house.identity.identities()).unwrap(),
-        serde_json::to_string(&StandingActors::of(house.identity.instance())).unwrap(),
-    ];
-    let known = Known { owner: Some(house.owner.clone()), account: Some(house.current.account.clone()) };
-    let answer = |envelope: &Envelope| {
-        let bytes = fill(template, marks(house, envelope, &printed));
-        EsValue::parse(&bytes).ok()
-    };
-    // Whether it bound, and what was asked.
-    let (bound, kind, envelope, lifecycle) = match which % 6 {
-        0 | 1 => {
-            let request = if which % 6 == 0 { &house.activate } else { &house.bundle };
-            let Some(answer) = answer(&request.envelope) else { return };
-            let bound = results::bind_service(request, &known, &answer);
-            if let Ok(material) = &bound {
-                assert_eq!((&material.owner, &material.account), (&house.owner, &house.current.account));
-                assert_eq!(material.expires_at, NOW.plus(300).to_millis());
-                assert_eq!(material.next_proof.is_some(), which % 6 == 0);
-                assert_eq!(material.credentials().count(), if which % 6 == 0 { 3 } else { 5 });
+    CASES.with(|cases| {
+        let (case, marks) = &cases[usize::from(which.wrapping_sub(b'A')) % cases.len()];
+        let text = fill(template, |letter| marks.text(letter));
+        let Ok(answer) = EsValue::parse(&text) else { return };
+        match (case.bind)(&answer) {
+            Ok(()) => {
+                let bound = json(answer.stringify().as_bytes());
+                agrees_with_itself(&bound);
+                is_good(case, "", &case.answer, &of_the_asked_run(bound, &case.answer));
             }
-            (bound.map(|_| answer), Kind::Service, request.envelope.clone(), "lifecycleUid")
-        }
-        2 => {
-            let target = EnrollmentTarget {
-                actor: house.agent.actor.clone(),
-                role: None,
-                label: None,
-                capabilities: None,
-                subscribe: None,
-                allow_subscribe: None,
-                allow_publish: None,
-                token_hash: Some("0".repeat(64).parse().unwrap()),
-            };
-            let request = requests.enroll(&house.current, target);
-            let Some(answer) = answer(&request.envelope) else { return };
-            let bound = results::bind_enrollment(&request, &house.owner, &answer);
-            if let Ok(enrolled) = &bound {
-                assert_eq!((&enrolled.agent.owner, &enrolled.agent.actor), (&house.owner, &house.agent.actor));
-                assert!(enrolled.exchange.scheme() == "https" || enrolled.exchange.scheme() == "http");
+            Err(why) => {
+                let said = why.to_string();
+                assert!(said.len() < LONGEST && !said.contains('\n'), "{said}");
+                let mut texts = (b'A'..=b'z').filter_map(|letter| marks.text(letter));
+                assert!(
+                    !texts.any(|text| text.len() > LONGEST_NAME && said.contains(text)),
+                    "a refusal repeats a credential"
+                );
             }
-            (bound.map(|_| answer), Kind::Enrollment, request.envelope, "managerLifecycleUid")
         }
-        3 => {
-            let request = requests.goal_index(&house.current);
-            let Some(answer) = answer(&request.envelope) else { return };
-            let bound = results::bind_goal_index(&request, &house.owner, &answer);
-            if let Ok(entries) = &bound {
-                assert!(entries.iter().all(|entry| entry.owner == house.owner.as_str()), "another owner's goal");
+    });
+});
+
+/// Nothing is missing, nothing is more, and nothing is another, apart from what the case says that its participant cannot know.
+fn is_good(case: &Case, path: &str, good: &Value, bound: &Value) {
+    if is_free(case, path) {
+        return;
+    }
+    match (good, bound) {
+        (Value::Object(good), Value::Object(bound)) => {
+            for (member, bound) in bound {
+                let path = format!("{path}/{member}");
+                let good = good.get(member).unwrap_or_else(|| panic!("{}: {path} is more", case.name));
+                is_good(case, &path, good, bound);
             }
-            (bound.map(|_| answer), Kind::GoalIndexScan, request.envelope, "managerLifecycleUid")
+            for member in good.keys().filter(|member| !bound.contains_key(*member)) {
+                let path = format!("{path}/{member}");
+                assert!(case.optional.contains(&path.as_str()), "{}: {path} is missing", case.name);
+            }
         }
-        4 => {
-            let request = requests.evict(vec![format!("{}.x", house.owner)]);
-            let Some(answer) = answer(&request.envelope) else { return };
-            let bound = results::bind_maintenance(&request, &house.owner, &answer);
-            (bound.map(|_| answer), Kind::Maintenance, request.envelope, "managerLifecycleUid")
+        (Value::Array(good), Value::Array(bound)) => {
+            // A list of what is free is as long as the host says, and each item is like its first one.
+            let first = format!("{path}/0");
+            let is_of_free = good.is_empty() || [case.free, case.optional].concat().contains(&first.as_str());
+            assert!(is_of_free || good.len() == bound.len(), "{}: {path} is longer or shorter", case.name);
+            for (at, bound) in bound.iter().enumerate() {
+                let at = if is_of_free { 0 } else { at };
+                if let Some(good) = good.get(at) {
+                    is_good(case, &format!("{path}/{at}"), good, bound);
+                }
+            }
         }
-        _ => {
-            let request = requests.admin(&house.current, house.agent.clone());
-            let Some(answer) = answer(&request.envelope) else { return };
-            let bound = results::bind_admin(&request, &house.owner, &answer);
-            (bound.map(|_| answer), Kind::AdminAuthorization, request.envelope, "managerLifecycleUid")
-        }
-    };
-    match bound {
-        Ok(answer) => {
-            // A second reading: every coordinate is the request's.
-            let answer = answer.as_object().expect("an object");
-            let text = |member: &str| answer.get(member).and_then(EsValue::as_text);
-            assert_eq!(answer.get("v").and_then(EsValue::as_safe_integer), Some(1));
-            assert_eq!(text("kind"), Some(kind.as_str()));
-            assert_eq!(text("space"), Some("main"));
-            assert_eq!(text("owner"), Some(house.owner.as_str()));
-            assert_eq!(text("actor"), Some("cli"));
-            assert_eq!(text("instanceId"), Some(envelope.instance_id.as_str()));
-            assert_eq!(text(lifecycle), Some(envelope.manager_lifecycle_uid.as_str()));
-            assert_eq!(text("requestId"), Some(envelope.request_id.as_str()));
-            assert_eq!(text("registrationProof"), envelope.registration_proof.as_ref().map(|proof| proof.as_str()));
-        }
-        Err(why) => {
-            let said = why.to_string();
-            assert!(said.len() < 700 && !said.contains('\n'), "{said}");
-            assert!(house.jwts.iter().all(|jwt| !said.contains(jwt.as_str())), "a refusal repeats a credential");
+        _ => assert_eq!(good, bound, "{}: another {path}", case.name),
+    }
+}
+
+fn is_free(case: &Case, path: &str) -> bool {
+    // An admission is the host's own record.
+    let is_of_record = path.starts_with("/admission/")
+        && !["/admission/runId", "/admission/instanceId", "/admission/endpoint", "/admission/space"]
+            .contains(&path);
+    case.free.contains(&path) || SAID_BY_THE_HOST.contains(&path) || is_of_record
+}
+
+/// A submission that created nothing is answered with the run that its caller's name stands for already.
+fn of_the_asked_run(mut bound: Value, good: &Value) -> Value {
+    if bound.get("created") == Some(&Value::Bool(false)) {
+        for run in ["/runId", "/admission/runId"] {
+            *bound.pointer_mut(run).expect("a run") = good["runId"].clone();
         }
     }
-});
+    bound
+}
+
+/// What the host may choose fits what else it says.
+fn agrees_with_itself(bound: &Value) {
+    for row in ["admission", "revocation"].into_iter().filter_map(|row| bound.get(row)) {
+        assert_eq!(row["runId"], bound["runId"], "a row of another run");
+    }
+    if let Some(report) = bound.get("reconciliation") {
+        let generation = |value: &Value| value.as_u64().expect("a generation");
+        assert!(generation(&report["reopenedAtGeneration"]) > generation(&report["before"]["generation"]));
+    }
+    for eviction in bound.get("evictions").and_then(Value::as_array).into_iter().flatten() {
+        let is_gone = eviction["scanComplete"] == true && eviction["remaining"] == 0;
+        assert!(eviction["verifiedGone"] == false || is_gone, "gone, and still there");
+    }
+    if let Some(next) = bound.get("nextRegistrationProof") {
+        assert_ne!(*next, bound["registrationProof"], "the next registration is proved by this one's proof");
+    }
+}

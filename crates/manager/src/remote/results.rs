@@ -8,7 +8,7 @@ use cotal_trust::{
     nkey::Seed,
 };
 use cotal_wire::{
-    Account, ChannelPattern, DigestRef, Nkey, Owner, OwnerKind, Principal, UnixMillis, User,
+    Account, ChannelPattern, DigestRef, Nkey, Owner, OwnerKind, Principal, Space, UnixMillis, User,
     es_value::EsValue,
     grants::runs::RunCaller,
     manager_authority::{
@@ -267,9 +267,11 @@ pub fn bind_run_admission(
     if bound { Ok(answer) } else { Err(other(Kind::RunAdmission)) }
 }
 
-/// Whether a run was admitted on the manager that asks.
+/// Whether a run was admitted on the manager that asks, in its space.
 fn admits_here(admission: &RunAdmission, envelope: &Envelope) -> bool {
-    *admission.instance() == envelope.instance_id && admission.endpoint().as_str() == MANAGER_ENDPOINT
+    Space::parse(&envelope.space).is_ok_and(|space| space.token() == *admission.space())
+        && *admission.instance() == envelope.instance_id
+        && admission.endpoint().as_str() == MANAGER_ENDPOINT
 }
 
 /// Binds the answer to a keyed submission. The run is the one that its caller's name stands for, which may be an earlier one.

@@ -5,7 +5,6 @@ use cotal_trust::{
     creds::{self, Creds},
     jwt::encode_user,
     nkey::Seed,
-    system::SystemEntropy,
 };
 use cotal_wire::{
     UnixSecs,
@@ -29,7 +28,7 @@ impl House {
             allow_publish: None,
             token_hash: Some("0".repeat(64).parse().unwrap()),
         };
-        let sentinel = Seed::generate(&SystemEntropy);
+        let sentinel = Seed::generate(self.entropy);
         let jwt = encode_user(
             &self.claims(sentinel.public(), &self.serves(), NOW + 1),
             &self.signing,

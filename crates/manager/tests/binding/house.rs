@@ -1,4 +1,7 @@
-//! The host's side of the answers, and the participant that asks.
+//! The host's side of the answers, and the participant that asks. The fuzz target `manager_result` plays in it too, so nothing in
+//! it is drawn but from the entropy that it is given.
+
+use std::path::Path;
 
 use cotal_manager::remote::{
     ManagerIdentity,
@@ -8,11 +11,10 @@ use cotal_manager::remote::{
 use cotal_trust::{
     jwt::{UserClaims, encode_user},
     nkey::Seed,
-    system::SystemEntropy,
 };
 use cotal_wire::{
-    Account, Actor, DigestRef, EndpointName, Generation, LifecycleUid, Nkey, Owner, Permissions, Principal,
-    Revision, Space, UnixMillis, UnixSecs, User,
+    Account, Actor, DigestRef, EndpointName, Entropy, Generation, LifecycleUid, Nkey, Owner, Permissions,
+    Principal, Revision, Space, UnixMillis, UnixSecs, User,
     es_value::EsValue,
     manager_authority::{Incarnation, RunId, StandingActors, StandingRole, Unbound},
     rows::{IssuedAuthorityRef, IssuedPermissions, RunAdmission},
@@ -31,7 +33,7 @@ pub(crate) struct House {
     pub(crate) signing: Seed<Account>,
     pub(crate) current: Current,
     pub(crate) agent: Incarnation,
-    _dir: tempfile::TempDir,
+    pub(crate) entropy: &'static dyn Entropy,
 }
 
 /// One kind's request, its good answer, and what binds it.
@@ -46,13 +48,12 @@ pub(crate) struct Case {
 }
 
 impl House {
-    pub(crate) fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+    /// A house whose manager makes its identity on this root.
+    pub(crate) fn of(root: &Path, entropy: &'static dyn Entropy) -> Self {
         let space = Space::parse("main").unwrap();
-        let (identity, _) =
-            ManagerIdentity::load_or_create(&Root::at(dir.path()), &space, &SystemEntropy).unwrap();
+        let (identity, _) = ManagerIdentity::load_or_create(&Root::at(root), &space, entropy).unwrap();
         let owner = Owner::parse(&format!("u_{}", "a".repeat(26))).unwrap();
-        let account = Seed::generate(&SystemEntropy);
+        let account = Seed::generate(entropy);
         let current = Current {
             owner: owner.clone(),
             account: account.public().clone(),
@@ -62,22 +63,22 @@ impl House {
         let agent = Incarnation {
             owner: owner.clone(),
             actor: Actor::parse("scout").unwrap(),
-            lifecycle_uid: LifecycleUid::mint(&SystemEntropy),
+            lifecycle_uid: LifecycleUid::mint(entropy),
         };
         Self {
             identity,
             actor: Actor::parse("cli").unwrap(),
             owner,
             account,
-            signing: Seed::generate(&SystemEntropy),
+            signing: Seed::generate(entropy),
             current,
             agent,
-            _dir: dir,
+            entropy,
         }
     }
 
     pub(crate) fn requests(&self) -> Requests<'_> {
-        Requests::of(&self.identity, &self.actor, &SystemEntropy)
+        Requests::of(&self.identity, &self.actor, self.entropy)
     }
 
     pub(crate) fn known(&self) -> Known {
@@ -120,8 +121,8 @@ impl House {
         let authority = IssuedAuthorityRef {
             space: self.identity.space().token(),
             principal: self.serves(),
-            uid: LifecycleUid::mint(&SystemEntropy),
-            generation: Generation::mint(&SystemEntropy),
+            uid: LifecycleUid::mint(self.entropy),
+            generation: Generation::mint(self.entropy),
         };
         RunAdmission::issued(
             &EndpointName::manager().token(),

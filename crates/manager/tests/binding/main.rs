@@ -13,7 +13,9 @@
 
 mod agents;
 mod house;
+mod marks;
 mod runs;
+mod seeds;
 mod service;
 mod values;
 
@@ -38,9 +40,16 @@ use crate::{
     values::{another, es, others, paths, with, without},
 };
 
+const CASES: usize = 23;
+
+fn a_house() -> House {
+    let root = tempfile::tempdir().unwrap();
+    House::of(root.path(), &SystemEntropy)
+}
+
 #[test]
 fn every_good_answer_binds() {
-    let house = House::new();
+    let house = a_house();
     for case in house.cases() {
         (case.bind)(&es(&case.answer)).unwrap_or_else(|why| panic!("{}: {why}", case.name));
         for optional in case.optional {
@@ -48,19 +57,20 @@ fn every_good_answer_binds() {
             (case.bind)(&es(&answer)).unwrap_or_else(|why| panic!("{} without {optional}: {why}", case.name));
         }
     }
-    assert_eq!(house.cases().len(), 23, "every operation and every kind");
+    assert_eq!(house.cases().len(), CASES, "every operation and every kind");
 }
 
 #[test]
 fn no_coordinate_may_be_another_one_missing_or_of_another_type() {
-    let house = House::new();
+    let house = a_house();
     for Case { name, answer, bind, free, optional } in house.cases() {
         let binds = |answer: &Value| bind(&es(answer)).is_ok();
         let mut all = Vec::new();
         paths(&answer, "", &mut all);
         // An admission's evidence is the host's record; the participant looks at whose run it is.
         let opaque = |path: &str| {
-            path.starts_with("/admission/") && !["/admission/runId", "/admission/instanceId"].contains(&path)
+            path.strip_prefix("/admission/")
+                .is_some_and(|member| !["space", "endpoint", "runId", "instanceId"].contains(&member))
         };
         for path in all.iter().filter(|path| !opaque(path)) {
             let value = answer.pointer(path).unwrap();
@@ -99,7 +109,7 @@ fn no_coordinate_may_be_another_one_missing_or_of_another_type() {
 
 #[test]
 fn an_answer_binds_to_its_own_request_alone() {
-    let house = House::new();
+    let house = a_house();
     let (first, second) = (house.cases(), house.cases());
     for (at, case) in first.iter().enumerate() {
         for (other, asked) in second.iter().enumerate() {
@@ -110,6 +120,18 @@ fn an_answer_binds_to_its_own_request_alone() {
                 case.name, asked.name
             );
         }
+    }
+}
+
+#[test]
+fn an_admission_of_another_space_binds_to_nothing() {
+    for case in a_house().cases().iter().filter(|case| case.answer.get("admission").is_some()) {
+        // Whole, as the host of another space would have written it.
+        let other = ["/admission/space", "/admission/provenance/ref/space"]
+            .iter()
+            .fold(case.answer.clone(), |answer, path| with(&answer, path, json!("other")));
+        let refused = (case.bind)(&es(&other)).unwrap_err();
+        assert!(refused.to_string().ends_with("it is the answer to another request"), "{refused}");
     }
 }
 
@@ -136,7 +158,7 @@ fn rebinds_signed(
 
 #[test]
 fn a_credential_is_for_the_named_key_principal_account_and_time_or_it_is_none() {
-    let house = House::new();
+    let house = a_house();
     let other = || Seed::<User>::generate(&SystemEntropy).public().clone();
     assert!(rebinds(&house, |_| {}));
     assert!(rebinds(&house, |claims| claims.name = "anything".into()), "the label is the host's");
@@ -184,7 +206,7 @@ fn a_credential_is_for_the_named_key_principal_account_and_time_or_it_is_none() 
 
 #[test]
 fn the_first_answer_names_owner_and_account_and_every_later_one_must_agree() {
-    let house = House::new();
+    let house = a_house();
     let request = house.requests().prepare();
     let credentials = house.standing(&[StandingRole::Supervisor, StandingRole::Executor]);
     let answer = es(&house.material(&request, &[], credentials, json!({})));
@@ -206,7 +228,7 @@ fn the_first_answer_names_owner_and_account_and_every_later_one_must_agree() {
 
 #[test]
 fn a_refusal_repeats_nothing_of_the_answer() {
-    let house = House::new();
+    let house = a_house();
     let marked = Cell::new(0);
     for case in house.cases() {
         let mut all = Vec::new();
@@ -231,8 +253,8 @@ proptest! {
 
     /// Two answers of different requests, spliced anywhere, bind to neither.
     #[test]
-    fn no_splice_of_two_answers_binds(kind in 0usize..21, cut in any::<proptest::sample::Index>()) {
-        let house = House::new();
+    fn no_splice_of_two_answers_binds(kind in 0..CASES, cut in any::<proptest::sample::Index>()) {
+        let house = a_house();
         let (mine, foreign) = (house.cases(), house.cases());
         let (mine, foreign) = (&mine[kind], &foreign[kind]);
         let mut all = Vec::new();
@@ -257,7 +279,7 @@ proptest! {
     #[test]
     fn text_of_no_host_binds_to_nothing(text in "\\PC{0,200}") {
         if let Ok(value) = EsValue::parse(text.as_bytes()) {
-            let house = House::new();
+            let house = a_house();
             for case in house.cases() {
                 prop_assert!((case.bind)(&value).is_err());
             }

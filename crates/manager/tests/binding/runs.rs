@@ -1,7 +1,7 @@
 //! Answers of maintenance and about runs.
 
 use cotal_manager::remote::results;
-use cotal_trust::{nkey::Seed, system::SystemEntropy};
+use cotal_trust::nkey::Seed;
 use cotal_wire::{
     OpId, Principal, User,
     manager_authority::{Answers, Attempt, OperatorTurn, RequestId, RunId, SubmissionId, Turn},
@@ -13,10 +13,10 @@ use crate::house::{Case, House, run_caller};
 impl House {
     pub(crate) fn maintenance_and_runs(&self) -> Vec<Case> {
         let requests = self.requests();
-        let key = || Seed::<User>::generate(&SystemEntropy).public().clone();
+        let key = || Seed::<User>::generate(self.entropy).public().clone();
         let (evict, reconcile) = (
             requests.evict(vec![self.serves().key()]),
-            requests.reconcile(cotal_wire::InstanceId::mint(&SystemEntropy)),
+            requests.reconcile(cotal_wire::InstanceId::mint(self.entropy)),
         );
         let run_id = RunId::parse(&format!("run-{}", "f".repeat(32))).unwrap();
         let admit = requests.admit_run(&self.current, run_id.clone(), "cotal.main".into());
@@ -50,7 +50,7 @@ impl House {
         let one = json!({ "operator": self.credential(&operator.id, &asks, 60) });
         let attempt = requests.attempt_run(&self.current, Turn::Attempt(attempt));
         let operator = requests.attempt_run(&self.current, Turn::Operator(operator));
-        let (op, owner) = (OpId::mint(&SystemEntropy), self.owner.clone());
+        let (op, owner) = (OpId::mint(self.entropy), self.owner.clone());
         let ended = |kind: &str, request: &RequestId| {
             json!({
                 "v": 1, "kind": kind, "requestId": request, "runId": run_id,

@@ -2,7 +2,7 @@
 
 use StandingRole::{Executor, GoalWriter, Serve, SessionLedger, Supervisor};
 use cotal_manager::remote::results;
-use cotal_trust::{nkey::Seed, system::SystemEntropy};
+use cotal_trust::nkey::Seed;
 use cotal_wire::{
     Nkey, Principal, UnixSecs, User,
     es_value::EsValue,
@@ -15,7 +15,7 @@ use crate::house::{Case, House, NOW, run_caller};
 impl House {
     pub(crate) fn service(&self) -> Vec<Case> {
         let requests = self.requests();
-        let key = || Seed::<User>::generate(&SystemEntropy).public().clone();
+        let key = || Seed::<User>::generate(self.entropy).public().clone();
         let run = RenewedRun {
             run_id: RunId::parse(&format!("run-{}", "0".repeat(32))).unwrap(),
             holder: format!("{}.{}", key(), "0".repeat(16)).parse().unwrap(),
