@@ -231,18 +231,9 @@ impl Rehearsal {
     async fn tenant(&self, space: &cotal_testkit::space::TestSpace) -> Result<Tenant, Box<dyn Error>> {
         use cotal_auth::{SystemClock, SystemEntropy};
         let owner = space.material.owner_secret.derive(&self.idp.origin(), "alice")?;
-        let general = vec!["general".to_owned()];
-        let grant = cotal_ledger::GrantInput {
-            owner,
-            actor: cotal_auth::Actor::parse("cli")?,
-            scope: Vec::new(),
-            allow_subscribe: general.clone(),
-            allow_publish: general,
-            role: None,
-            label: None,
-            parent: None,
-            lifecycle_uid: None,
-        };
+        let grant = cotal_ledger::GrantInput::new(owner, cotal_auth::Actor::parse("cli")?)
+            .allow_subscribe(["general"])
+            .allow_publish(["general"]);
         let ledger = cotal_ledger::Ledger::at(&space.state_dir);
         ledger.grant_interactive(&grant, &SystemClock, &SystemEntropy)?;
 

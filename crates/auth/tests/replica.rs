@@ -702,17 +702,10 @@ async fn bearer_in(spaces: &TestSpaces, name: &str) -> String {
     let parts = spaces.of(name);
     let owner = parts.material.owner_secret.derive(&parts.material.idp.issuer, "alice").unwrap();
     let (secret, hash) = mint_agent_secret(&SystemEntropy);
-    let input = GrantInput {
-        owner: owner.clone(),
-        actor: Actor::parse("worker").unwrap(),
-        scope: vec![],
-        allow_subscribe: vec!["general".to_owned()],
-        allow_publish: vec!["general".to_owned()],
-        role: None,
-        label: None,
-        parent: None,
-        lifecycle_uid: Some(LifecycleUid::mint(&SystemEntropy)),
-    };
+    let input = GrantInput::new(owner.clone(), Actor::parse("worker").unwrap())
+        .allow_subscribe(["general"])
+        .allow_publish(["general"])
+        .lifecycle_uid(LifecycleUid::mint(&SystemEntropy));
     Ledger::at(&parts.state_dir).grant_managed(&input, &hash, &SystemClock).unwrap();
     let args = AuthServiceArgs {
         space: Some(name.to_owned()),

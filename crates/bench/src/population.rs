@@ -140,17 +140,11 @@ fn owner(ground: &Ground, crowd: &str, n: usize) -> Result<DerivedOwner> {
 }
 
 fn input(owner: &DerivedOwner, actor: &Actor, uid: &LifecycleUid) -> GrantInput {
-    GrantInput {
-        owner: owner.clone(),
-        actor: actor.clone(),
-        scope: vec!["spawn".into()],
-        allow_subscribe: vec!["general".into(), "team.>".into()],
-        allow_publish: vec!["general".into()],
-        role: None,
-        label: None,
-        parent: None,
-        lifecycle_uid: Some(uid.clone()),
-    }
+    GrantInput::new(owner.clone(), actor.clone())
+        .scope(["spawn"])
+        .allow_subscribe(["general", "team.>"])
+        .allow_publish(["general"])
+        .lifecycle_uid(uid.clone())
 }
 
 fn credential_of(token: &str) -> Result<CredentialId> {

@@ -307,17 +307,10 @@ async fn a_grant_narrowed_after_the_checks_is_seen_by_the_recheck() {
     let (ledger, row) = (house.ledger.clone(), granted.clone());
     house.clock.at_reading(2, move || {
         // A re-grant that keeps the incarnation and the capabilities: only the lists tell.
-        let narrower = GrantInput {
-            owner: row.owner.clone(),
-            actor: row.actor.clone(),
-            scope: vec![],
-            allow_subscribe: vec!["general".into()],
-            allow_publish: vec!["general".into()],
-            role: None,
-            label: None,
-            parent: None,
-            lifecycle_uid: Some(row.uid.clone()),
-        };
+        let narrower = GrantInput::new(row.owner.clone(), row.actor.clone())
+            .allow_subscribe(["general"])
+            .allow_publish(["general"])
+            .lifecycle_uid(row.uid.clone());
         ledger.grant_interactive(&narrower, &SystemClock, &SystemEntropy).unwrap();
     });
     let reason = house.denied(&bearer, &house.nonce()).await;

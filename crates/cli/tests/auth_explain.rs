@@ -338,17 +338,10 @@ async fn explain_walks_an_agent_through_its_parents_and_writes_nothing_anywhere(
     person.bearer().await;
     // An agent that was spawned within its parent's grant, which has been narrowed since.
     let (secret, hash) = mint_agent_secret(&SystemEntropy);
-    let agent = GrantInput {
-        owner: owner.clone(),
-        actor: Actor::parse("worker").unwrap(),
-        scope: vec![],
-        allow_subscribe: vec!["general".into()],
-        allow_publish: vec![],
-        role: None,
-        label: None,
-        parent: Some(format!("{owner}.cli")),
-        lifecycle_uid: Some(LifecycleUid::mint(&SystemEntropy)),
-    };
+    let agent = GrantInput::new(owner.clone(), Actor::parse("worker").unwrap())
+        .allow_subscribe(["general"])
+        .parent(format!("{owner}.cli"))
+        .lifecycle_uid(LifecycleUid::mint(&SystemEntropy));
     person.ledger().grant_managed(&agent, &hash, &SystemClock).unwrap();
     let worker = ["--owner", owner.as_str(), "--actor", "worker"];
     let walk = person.explain_of(&worker);

@@ -393,15 +393,10 @@ async fn a_revocation_takes_a_persons_row_and_no_other() {
 
 fn managed(machine: &Machine) {
     let input = GrantInput {
-        owner: owner(OWNER),
-        actor: actor_name("scout"),
-        scope: vec![],
-        allow_subscribe: vec!["a".into()],
-        allow_publish: vec![],
         role: Some("scout".into()),
-        label: None,
-        parent: None,
-        lifecycle_uid: Some(LifecycleUid::parse(UID).unwrap()),
+        ..GrantInput::new(owner(OWNER), actor_name("scout"))
+            .allow_subscribe(["a"])
+            .lifecycle_uid(LifecycleUid::parse(UID).unwrap())
     };
     machine.ledger("main").grant_managed(&input, &hash_agent_secret("secret"), &SystemClock).unwrap();
 }

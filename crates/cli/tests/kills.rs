@@ -141,17 +141,10 @@ fn grant(space: &TestSpace) -> Result<Arc<Vec<Member>>> {
             let actor = Actor::parse(&format!("agent{n}"))?;
             let uid = LifecycleUid::mint(&SystemEntropy);
             let (secret, hash) = mint_agent_secret(&SystemEntropy);
-            let input = GrantInput {
-                owner: owner.clone(),
-                actor: actor.clone(),
-                scope: vec![],
-                allow_subscribe: vec!["general".into()],
-                allow_publish: vec!["general".into()],
-                role: None,
-                label: None,
-                parent: None,
-                lifecycle_uid: Some(uid.clone()),
-            };
+            let input = GrantInput::new(owner.clone(), actor.clone())
+                .allow_subscribe(["general"])
+                .allow_publish(["general"])
+                .lifecycle_uid(uid.clone());
             ledger.grant_managed(&input, &hash, &SystemClock)?;
             Ok(Member { owner, actor, uid, secret: secret.to_string(), connected: AtomicUsize::new(0) })
         })

@@ -39,17 +39,10 @@ async fn bearers(space: &TestSpace, discovery: &Discovery) -> Result<Vec<String>
     for n in 0..ACTORS {
         let owner = space.material.owner_secret.derive(&space.material.idp.issuer, &format!("user-{n}"))?;
         let (secret, hash) = mint_agent_secret(&SystemEntropy);
-        let input = GrantInput {
-            owner: owner.clone(),
-            actor: Actor::parse("agent")?,
-            scope: vec![],
-            allow_subscribe: vec!["general".into()],
-            allow_publish: vec!["general".into()],
-            role: None,
-            label: None,
-            parent: None,
-            lifecycle_uid: Some(LifecycleUid::mint(&SystemEntropy)),
-        };
+        let input = GrantInput::new(owner.clone(), Actor::parse("agent")?)
+            .allow_subscribe(["general"])
+            .allow_publish(["general"])
+            .lifecycle_uid(LifecycleUid::mint(&SystemEntropy));
         ledger.grant_managed(&input, &hash, &SystemClock)?;
         let body = serde_json::json!({ "owner": owner, "actor": "agent", "actorToken": secret.as_str() });
         let answer = http

@@ -221,17 +221,10 @@ async fn no_secret_reaches_a_log_an_output_or_the_process_list() -> Result<()> {
 
     let owner = DerivedOwner::parse(&bearer.owner)?;
     let (agent_secret, hash) = mint_agent_secret(&SystemEntropy);
-    let input = GrantInput {
-        owner: owner.clone(),
-        actor: Actor::parse("scout")?,
-        scope: vec![],
-        allow_subscribe: vec!["general".into()],
-        allow_publish: vec![],
-        role: None,
-        label: None,
-        parent: Some(format!("{owner}.cli")),
-        lifecycle_uid: Some(LifecycleUid::mint(&SystemEntropy)),
-    };
+    let input = GrantInput::new(owner.clone(), Actor::parse("scout")?)
+        .allow_subscribe(["general"])
+        .parent(format!("{owner}.cli"))
+        .lifecycle_uid(LifecycleUid::mint(&SystemEntropy));
     Ledger::at(&space.state_dir).grant_managed(&input, &hash, &SystemClock)?;
     let token_file = stage.root().join("scout.actor-token");
     cotal_workspace::file::write_atomic(&token_file, agent_secret.as_bytes())?;

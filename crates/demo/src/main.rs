@@ -237,15 +237,12 @@ fn show(verb: &str, subject: &str, answer: &Result<(), String>, allowed: bool) -
 fn grant_agent(stage: &Stage, space: &RunningSpace, owner: &DerivedOwner) -> Result<PathBuf> {
     let (secret, hash) = mint_agent_secret(&SystemEntropy);
     let input = GrantInput {
-        owner: owner.clone(),
-        actor: Actor::parse(AGENT_ACTOR)?,
-        scope: vec![],
-        allow_subscribe: vec!["general".into()],
-        allow_publish: vec!["general".into()],
-        role: None,
         label: Some("a scout of the demo".into()),
-        parent: Some(format!("{owner}.{PERSON_ACTOR}")),
-        lifecycle_uid: Some(LifecycleUid::mint(&SystemEntropy)),
+        ..GrantInput::new(owner.clone(), Actor::parse(AGENT_ACTOR)?)
+            .allow_subscribe(["general"])
+            .allow_publish(["general"])
+            .parent(format!("{owner}.{PERSON_ACTOR}"))
+            .lifecycle_uid(LifecycleUid::mint(&SystemEntropy))
     };
     Ledger::at(&space.state_dir).grant_managed(&input, &hash, &SystemClock)?;
     let file = stage.root().join("scout.actor-token");

@@ -210,6 +210,52 @@ impl Ledger {
 }
 
 impl GrantInput {
+    /// A grant of nothing yet, to nobody's child. What it is to hold is added, and checked where it is granted.
+    #[must_use]
+    pub const fn new(owner: DerivedOwner, actor: Actor) -> Self {
+        Self {
+            owner,
+            actor,
+            scope: Vec::new(),
+            allow_subscribe: Vec::new(),
+            allow_publish: Vec::new(),
+            role: None,
+            label: None,
+            parent: None,
+            lifecycle_uid: None,
+        }
+    }
+
+    /// These capabilities, and no others.
+    #[must_use]
+    pub fn scope(self, entries: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        Self { scope: texts(entries), ..self }
+    }
+
+    /// It may read these channel patterns, and no others.
+    #[must_use]
+    pub fn allow_subscribe(self, patterns: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        Self { allow_subscribe: texts(patterns), ..self }
+    }
+
+    /// It may post to these channel patterns, and no others.
+    #[must_use]
+    pub fn allow_publish(self, patterns: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        Self { allow_publish: texts(patterns), ..self }
+    }
+
+    /// The child of this actor, `<owner>.<actor>`.
+    #[must_use]
+    pub fn parent(self, parent: impl Into<String>) -> Self {
+        Self { parent: Some(parent.into()), ..self }
+    }
+
+    /// At this incarnation.
+    #[must_use]
+    pub fn lifecycle_uid(self, uid: LifecycleUid) -> Self {
+        Self { lifecycle_uid: Some(uid), ..self }
+    }
+
     /// The input asserts, in order: parent, channels, scope entries, role (contract 04 §7.5 step 1).
     fn check(&self) -> Result<(), LedgerError> {
         if self.parent.as_deref().is_some_and(|parent| split_parent(parent).is_none()) {
@@ -250,6 +296,10 @@ impl GrantInput {
             granted_at: Some(iso_millis(clock.now_millis())?),
         })
     }
+}
+
+fn texts(list: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<String> {
+    list.into_iter().map(|text| text.as_ref().to_owned()).collect()
 }
 
 fn refused(sentence: &str) -> LedgerError {

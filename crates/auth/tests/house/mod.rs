@@ -196,17 +196,10 @@ impl House {
 }
 
 fn grant(owner: DerivedOwner, actor: &str, scope: &[&str]) -> GrantInput {
-    GrantInput {
-        owner,
-        actor: Actor::parse(actor).unwrap(),
-        scope: scope.iter().map(|one| (*one).to_owned()).collect(),
-        allow_subscribe: vec!["general".to_owned()],
-        allow_publish: vec!["general".to_owned()],
-        role: None,
-        label: None,
-        parent: None,
-        lifecycle_uid: None,
-    }
+    GrantInput::new(owner, Actor::parse(actor).unwrap())
+        .scope(scope)
+        .allow_subscribe(["general"])
+        .allow_publish(["general"])
 }
 
 type Lines = Arc<Mutex<Vec<String>>>;

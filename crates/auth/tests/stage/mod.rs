@@ -187,18 +187,10 @@ impl Stage {
 }
 
 fn grant(owner: &DerivedOwner, actor: &str, scope: &[&str], channels: &[&str]) -> GrantInput {
-    let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
-    GrantInput {
-        owner: owner.clone(),
-        actor: Actor::parse(actor).unwrap(),
-        scope: list(scope),
-        allow_subscribe: list(channels),
-        allow_publish: list(channels),
-        role: None,
-        label: None,
-        parent: None,
-        lifecycle_uid: None,
-    }
+    GrantInput::new(owner.clone(), Actor::parse(actor).unwrap())
+        .scope(scope)
+        .allow_subscribe(channels)
+        .allow_publish(channels)
 }
 
 /// `act.credentialId` of a bearer.

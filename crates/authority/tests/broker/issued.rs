@@ -367,17 +367,8 @@ async fn a_source_is_live_by_its_row_or_by_its_gate_and_nobody_attests_another()
     let ledger = Ledger::at(dir.path());
     let sources = HostSources::with_ledger(&store, &ledger);
     let (current, other) = (uid(), uid());
-    let grant = GrantInput {
-        owner: DerivedOwner::parse(OWNER).unwrap(),
-        actor: Actor::parse("alice").unwrap(),
-        scope: vec![],
-        allow_subscribe: vec![],
-        allow_publish: vec![],
-        role: None,
-        label: None,
-        parent: None,
-        lifecycle_uid: Some(current.clone()),
-    };
+    let grant = GrantInput::new(DerivedOwner::parse(OWNER).unwrap(), Actor::parse("alice").unwrap())
+        .lifecycle_uid(current.clone());
     assert!(!sources.is_live(&source("alice", &current)).await.unwrap(), "no row");
     ledger.grant_interactive(&grant, &SystemClock, &SystemEntropy).unwrap();
     assert!(sources.is_live(&source("alice", &current)).await.unwrap());

@@ -104,18 +104,15 @@ impl House {
 
     /// Grants an interactive actor, or grants it anew at the same incarnation.
     fn grant(&self, name: &str, scope: &str, read: &str, post: &str) {
-        let list = |csv: &str| csv.split(',').filter(|s| !s.is_empty()).map(str::to_owned).collect();
-        let input = GrantInput {
-            owner: owner(),
-            actor: actor(name),
-            scope: list(scope),
-            allow_subscribe: list(read),
-            allow_publish: list(post),
-            role: None,
-            label: None,
-            parent: None,
-            lifecycle_uid: Some(LifecycleUid::parse(&"s".repeat(26)).unwrap()),
-        };
+        fn list(csv: &str) -> impl Iterator<Item = &str> {
+            csv.split(',').filter(|entry| !entry.is_empty())
+        }
+        let uid = LifecycleUid::parse(&"s".repeat(26)).unwrap();
+        let input = GrantInput::new(owner(), actor(name))
+            .scope(list(scope))
+            .allow_subscribe(list(read))
+            .allow_publish(list(post))
+            .lifecycle_uid(uid);
         self.ledger.grant_interactive(&input, &SystemClock, &SystemEntropy).unwrap();
     }
 

@@ -89,17 +89,11 @@ impl Faces {
 
     fn grant(&self, who: &str, actor: &str) -> Result<GrantInput> {
         let material = &self.lane.material;
-        Ok(GrantInput {
-            owner: material.owner_secret.derive(&material.idp.issuer, who)?,
-            actor: Actor::parse(actor)?,
-            scope: vec!["spawn".into()],
-            allow_subscribe: vec!["general".into(), "team.>".into()],
-            allow_publish: vec!["general".into()],
-            role: None,
-            label: None,
-            parent: None,
-            lifecycle_uid: Some(LifecycleUid::mint(&SystemEntropy)),
-        })
+        Ok(GrantInput::new(material.owner_secret.derive(&material.idp.issuer, who)?, Actor::parse(actor)?)
+            .scope(["spawn"])
+            .allow_subscribe(["general", "team.>"])
+            .allow_publish(["general"])
+            .lifecycle_uid(LifecycleUid::mint(&SystemEntropy)))
     }
 
     fn request(&self, body: &str) -> Vec<u8> {

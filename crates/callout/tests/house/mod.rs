@@ -209,24 +209,16 @@ impl House {
 
     /// Grants an interactive row and ensures its root credential.
     pub(crate) async fn grant(&self, actor: &str, scope: &[&str], read: &[&str], post: &[&str]) -> Granted {
-        let texts = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
         let owner = owner();
         let actor = Actor::parse(actor).unwrap();
-        let input = GrantInput {
-            owner: owner.clone(),
-            actor: actor.clone(),
-            scope: texts(scope),
-            allow_subscribe: texts(read),
-            allow_publish: texts(post),
-            role: None,
-            label: None,
-            parent: None,
-            lifecycle_uid: None,
-        };
+        let input = GrantInput::new(owner.clone(), actor.clone())
+            .scope(scope)
+            .allow_subscribe(read)
+            .allow_publish(post);
         let row = self.ledger.grant_interactive(&input, &SystemClock, &SystemEntropy).unwrap();
         let uid = LifecycleUid::parse(row.lifecycle_uid.as_deref().unwrap()).unwrap();
         let credential = self.plane.mint_connect_credential(&owner, &actor, &uid).await.unwrap();
-        Granted { owner, actor, scope: texts(scope), uid, credential }
+        Granted { owner, actor, scope: input.scope, uid, credential }
     }
 
     pub(crate) fn bearer(&self, granted: &Granted, ask: Ask) -> String {

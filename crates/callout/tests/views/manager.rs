@@ -170,16 +170,9 @@ async fn a_manager_that_does_not_serve_the_owner_refuses_in_order_and_nothing_is
 async fn an_agent_is_issued_a_pair_only_while_it_and_its_parent_may_run() {
     let house = House::build("demo", Plan::with_callers()).await;
     let manager = registered(&house, 0).await;
-    let grant = |scope: &[&str], actor: &str, parent: Option<&str>| GrantInput {
-        owner: owner(),
-        actor: Actor::parse(actor).unwrap(),
-        scope: scope.iter().map(|scope| (*scope).to_owned()).collect(),
-        allow_subscribe: vec![],
-        allow_publish: vec![],
-        role: None,
-        label: None,
-        parent: parent.map(|parent| format!("{}.{parent}", owner())),
-        lifecycle_uid: Some(LifecycleUid::mint(&SystemEntropy)),
+    let grant = |scope: &[&str], actor: &str| {
+        let uid = LifecycleUid::mint(&SystemEntropy);
+        GrantInput::new(owner(), Actor::parse(actor).unwrap()).scope(scope).lifecycle_uid(uid)
     };
     for (nth, (parent_scope, scope, issued)) in [
         (&["spawn", "run"][..], &["run"][..], true),
@@ -191,12 +184,9 @@ async fn an_agent_is_issued_a_pair_only_while_it_and_its_parent_may_run() {
     .enumerate()
     {
         let (parent, actor) = (format!("boss{nth}"), format!("agent{nth}"));
-        house
-            .ledger
-            .grant_interactive(&grant(parent_scope, &parent, None), &SystemClock, &SystemEntropy)
-            .unwrap();
+        house.ledger.grant_interactive(&grant(parent_scope, &parent), &SystemClock, &SystemEntropy).unwrap();
         let (_, hash) = cotal_ledger::mint_agent_secret(&SystemEntropy);
-        let input = grant(scope, &actor, Some(&parent));
+        let input = grant(scope, &actor).parent(format!("{}.{parent}", owner()));
         let uid = input.lifecycle_uid.clone().unwrap();
         house.ledger.grant_managed(&input, &hash, &SystemClock).unwrap();
         let actor = Actor::parse(&actor).unwrap();

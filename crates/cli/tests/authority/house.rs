@@ -111,17 +111,8 @@ impl House {
     pub(crate) fn person(&self, sub: &str) -> Person {
         let owner = self.space.material.owner_secret.derive(&self.caller.idp.origin(), sub).unwrap();
         let actor = Actor::parse("cli").unwrap();
-        let input = GrantInput {
-            owner: owner.clone(),
-            actor: actor.clone(),
-            scope: vec![],
-            allow_subscribe: vec![CHANNEL.into()],
-            allow_publish: vec![CHANNEL.into()],
-            role: None,
-            label: None,
-            parent: None,
-            lifecycle_uid: None,
-        };
+        let input =
+            GrantInput::new(owner.clone(), actor.clone()).allow_subscribe([CHANNEL]).allow_publish([CHANNEL]);
         let ledger = Ledger::at(&self.seat.state_dir);
         let row = ledger.grant_interactive(&input, &SystemClock, &SystemEntropy).unwrap();
         let uid = LifecycleUid::parse(&row.lifecycle_uid.unwrap()).unwrap();

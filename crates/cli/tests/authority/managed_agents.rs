@@ -97,18 +97,11 @@ impl Scene {
     }
 
     fn grant(&self, sub: &str, actor: &str, scope: &[&str]) {
-        let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
-        let input = GrantInput {
-            owner: self.house.caller.owner_of(&self.house, sub),
-            actor: Actor::parse(actor).unwrap(),
-            scope: list(scope),
-            allow_subscribe: list(&["general", "team.>"]),
-            allow_publish: list(&["general"]),
-            role: None,
-            label: None,
-            parent: None,
-            lifecycle_uid: None,
-        };
+        let input =
+            GrantInput::new(self.house.caller.owner_of(&self.house, sub), Actor::parse(actor).unwrap())
+                .scope(scope)
+                .allow_subscribe(["general", "team.>"])
+                .allow_publish(["general"]);
         self.ledger().grant_interactive(&input, &SystemClock, &SystemEntropy).unwrap();
     }
 

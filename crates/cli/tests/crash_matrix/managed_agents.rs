@@ -38,17 +38,10 @@ impl Case {
     /// A fresh name, and its enrollment.
     async fn fresh(house: &House, actor: &str) -> Result<Self> {
         let owner = house.space.material.owner_secret.derive(&house.space.material.idp.issuer, SUB)?;
-        let supervisor = GrantInput {
-            owner: owner.clone(),
-            actor: Actor::parse(SUPERVISOR)?,
-            scope: vec!["supervise".into(), format!("role:{actor}")],
-            allow_subscribe: vec!["general".into(), "team.>".into()],
-            allow_publish: vec!["general".into()],
-            role: None,
-            label: None,
-            parent: None,
-            lifecycle_uid: None,
-        };
+        let supervisor = GrantInput::new(owner.clone(), Actor::parse(SUPERVISOR)?)
+            .scope(["supervise", &format!("role:{actor}")])
+            .allow_subscribe(["general", "team.>"])
+            .allow_publish(["general"]);
         Ledger::at(&house.space.state_dir).grant_interactive(&supervisor, &SystemClock, &SystemEntropy)?;
         let target = json!({
             "actor": actor, "role": actor, "allowSubscribe": ["general", "team.*"], "subscribe": ["general"],

@@ -66,17 +66,7 @@ impl Operation for Duties {
     async fn prepare(&self, house: &House, actor: &str) -> Result<Registered> {
         let sub = format!("manager-{actor}");
         let owner = house.space.material.owner_secret.derive(&house.space.material.idp.issuer, &sub)?;
-        let input = GrantInput {
-            owner: owner.clone(),
-            actor: Actor::parse("cli")?,
-            scope: vec!["supervise".into()],
-            allow_subscribe: vec![],
-            allow_publish: vec![],
-            role: None,
-            label: None,
-            parent: None,
-            lifecycle_uid: None,
-        };
+        let input = GrantInput::new(owner.clone(), Actor::parse("cli")?).scope(["supervise"]);
         Ledger::at(&house.space.state_dir).grant_interactive(&input, &SystemClock, &SystemEntropy)?;
         let account = house.space.account.data_account().account;
         let manager = TestManager::new(&house.space.space, &account, &owner);

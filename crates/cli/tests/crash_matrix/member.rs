@@ -48,17 +48,10 @@ impl Member {
     }
 
     fn input(&self) -> GrantInput {
-        GrantInput {
-            owner: self.owner.clone(),
-            actor: self.actor.clone(),
-            scope: vec![],
-            allow_subscribe: vec!["general".into()],
-            allow_publish: vec!["general".into()],
-            role: None,
-            label: None,
-            parent: None,
-            lifecycle_uid: Some(self.uid.clone()),
-        }
+        GrantInput::new(self.owner.clone(), self.actor.clone())
+            .allow_subscribe(["general"])
+            .allow_publish(["general"])
+            .lifecycle_uid(self.uid.clone())
     }
 
     /// Takes the grant back.

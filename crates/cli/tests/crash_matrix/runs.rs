@@ -80,17 +80,9 @@ impl Served {
         let sub = format!("runs-{actor}");
         let owner = house.space.material.owner_secret.derive(&house.space.material.idp.issuer, &sub)?;
         let uid = LifecycleUid::mint(&SystemEntropy);
-        let input = GrantInput {
-            owner: owner.clone(),
-            actor: Actor::parse("cli")?,
-            scope: vec!["supervise".into(), "run".into()],
-            allow_subscribe: vec![],
-            allow_publish: vec![],
-            role: None,
-            label: None,
-            parent: None,
-            lifecycle_uid: Some(uid.clone()),
-        };
+        let input = GrantInput::new(owner.clone(), Actor::parse("cli")?)
+            .scope(["supervise", "run"])
+            .lifecycle_uid(uid.clone());
         Ledger::at(&house.space.state_dir).grant_interactive(&input, &SystemClock, &SystemEntropy)?;
         let account = house.space.account.data_account().account;
         let manager = TestManager::new(&house.space.space, &account, &owner);

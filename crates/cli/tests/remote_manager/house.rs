@@ -76,18 +76,10 @@ impl Host {
     }
 
     pub(crate) fn grant(&self, scope: &[&str]) {
-        let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
-        let input = GrantInput {
-            owner: self.owner.clone(),
-            actor: Actor::parse(ACTOR).unwrap(),
-            scope: list(scope),
-            allow_subscribe: list(&["general"]),
-            allow_publish: list(&["general"]),
-            role: None,
-            label: None,
-            parent: None,
-            lifecycle_uid: None,
-        };
+        let input = GrantInput::new(self.owner.clone(), Actor::parse(ACTOR).unwrap())
+            .scope(scope)
+            .allow_subscribe(["general"])
+            .allow_publish(["general"]);
         self.ledger().grant_interactive(&input, &SystemClock, &SystemEntropy).unwrap();
     }
 

@@ -91,17 +91,11 @@ pub(crate) fn strings(csv: &str) -> Vec<String> {
 }
 
 pub(crate) fn input(of: &str, name: &str, scope: &str, read: &str, post: &str) -> GrantInput {
-    GrantInput {
-        owner: owner(of),
-        actor: actor(name),
-        scope: strings(scope),
-        allow_subscribe: strings(read),
-        allow_publish: strings(post),
-        role: None,
-        label: None,
-        parent: None,
-        lifecycle_uid: Some(uid(UID)),
-    }
+    GrantInput::new(owner(of), actor(name))
+        .scope(strings(scope))
+        .allow_subscribe(strings(read))
+        .allow_publish(strings(post))
+        .lifecycle_uid(uid(UID))
 }
 
 pub(crate) fn child(of: &str, name: &str, parent: &str, scope: &str, read: &str, post: &str) -> GrantInput {

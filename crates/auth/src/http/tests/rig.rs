@@ -557,17 +557,10 @@ impl Rig {
 }
 
 fn grant_input(owner: &DerivedOwner, actor: &str, scope: &[&str]) -> GrantInput {
-    GrantInput {
-        owner: owner.clone(),
-        actor: Actor::parse(actor).unwrap(),
-        scope: scope.iter().map(|s| (*s).to_owned()).collect(),
-        allow_subscribe: vec![">".to_owned()],
-        allow_publish: vec![">".to_owned()],
-        role: None,
-        label: None,
-        parent: None,
-        lifecycle_uid: None,
-    }
+    GrantInput::new(owner.clone(), Actor::parse(actor).unwrap())
+        .scope(scope)
+        .allow_subscribe([">"])
+        .allow_publish([">"])
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
