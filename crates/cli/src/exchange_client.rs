@@ -2,14 +2,14 @@
 
 use std::{path::Path, time::Duration};
 
-use cotal_trust::idp::{http_client, secret_body};
+use cotal_trust::idp::{http_client, secret_body, transport};
 use cotal_wire::{Actor, DerivedOwner, InstanceId, View};
 use serde::Serialize;
 use url::Url;
 use zeroize::Zeroizing;
 
 use crate::{
-    http_json::{Answer, transport},
+    http_json::Answer,
     loopback::{LoopbackService, below},
     outcome::CliError,
     terminal::printable,

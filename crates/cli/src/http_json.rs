@@ -1,5 +1,6 @@
 //! JSON answers of services, read up to a bound.
 
+use cotal_trust::idp::{Unread, read_body, retry_after_secs};
 use serde_json::Value;
 
 /// Longest answer that is read; every one of these is a few short members.
@@ -17,18 +18,14 @@ pub struct Answer {
 
 impl Answer {
     /// Reads a response whole.
-    pub async fn read(mut response: reqwest::Response) -> Result<Self, reqwest::Error> {
-        let status = response.status().as_u16();
-        let retry_after_secs =
-            response.headers().get("retry-after").and_then(|v| v.to_str().ok()).and_then(|s| s.parse().ok());
-        let mut bytes = zeroize::Zeroizing::new(Vec::new());
-        while let Some(chunk) = response.chunk().await? {
-            if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
-                return Ok(Self { status, retry_after_secs, body: None });
-            }
-            bytes.extend_from_slice(&chunk);
-        }
-        Ok(Self { status, retry_after_secs, body: serde_json::from_slice(&bytes).ok() })
+    pub async fn read(response: reqwest::Response) -> Result<Self, reqwest::Error> {
+        let (status, retry_after_secs) = (response.status().as_u16(), retry_after_secs(&response));
+        let body = match read_body(response, MAX_ANSWER_BYTES).await {
+            Ok(bytes) => serde_json::from_slice(&bytes).ok(),
+            Err(Unread::TooLong) => None,
+            Err(Unread::Broken(error)) => return Err(error),
+        };
+        Ok(Self { status, retry_after_secs, body })
     }
 
     /// Whether the status is 2xx.
@@ -54,16 +51,5 @@ impl Answer {
     /// A member of the body that is a number in `(0, max]`.
     pub fn number(&self, name: &str, max: f64) -> Option<f64> {
         self.member(name)?.as_f64().filter(|n| *n > 0.0 && *n <= max)
-    }
-}
-
-/// What went wrong on the way, without the URL: it may carry what the caller would not print.
-pub fn transport(error: &reqwest::Error) -> &'static str {
-    if error.is_timeout() {
-        "it did not answer in time"
-    } else if error.is_connect() {
-        "it cannot be reached"
-    } else {
-        "the answer broke off"
     }
 }

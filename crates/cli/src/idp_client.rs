@@ -6,16 +6,11 @@
 use std::time::Duration;
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use cotal_trust::idp::{http_client, normalize_idp_url};
+use cotal_trust::idp::{http_client, normalize_idp_url, transport};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
-use crate::{
-    context::Context,
-    http_json::{Answer, transport},
-    outcome::CliError,
-    terminal::printable,
-};
+use crate::{context::Context, http_json::Answer, outcome::CliError, terminal::printable};
 
 /// The environment variable that replaces the deadline of a request, in milliseconds.
 const TIMEOUT_VARIABLE: &str = "COTAL_IDP_TIMEOUT_MS";

@@ -6,12 +6,12 @@
 
 use std::{path::Path, time::Duration};
 
-use cotal_trust::idp::http_client;
+use cotal_trust::idp::{http_client, transport};
 use cotal_wire::{LifecycleUid, Principal};
 use serde_json::json;
 
 use crate::{
-    http_json::{Answer, transport},
+    http_json::Answer,
     loopback::{LoopbackService, below},
     outcome::CliError,
     terminal::printable,

@@ -10,6 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use reqwest::header::RETRY_AFTER;
 use rustls::{ClientConfig, crypto::CryptoProvider};
 use rustls_platform_verifier::BuilderVerifierExt;
 use zeroize::Zeroizing;
@@ -39,6 +40,43 @@ pub fn http_client(timeout: Duration) -> Result<reqwest::Client, IdpRefusal> {
 /// A request's body that holds a secret: wiped when the client lets go of it, sent or not.
 pub fn secret_body(body: Zeroizing<Vec<u8>>) -> reqwest::Body {
     Bytes::from_owner(body).into()
+}
+
+/// Why a response's body was not read to its end.
+#[derive(Debug)]
+pub enum Unread {
+    /// It is longer than whoever asked reads.
+    TooLong,
+    /// It broke off.
+    Broken(reqwest::Error),
+}
+
+/// A response's body, read up to a bound; wiped when it is let go of, because an answer may be a bearer.
+pub async fn read_body(mut response: reqwest::Response, most: usize) -> Result<Zeroizing<Vec<u8>>, Unread> {
+    let mut body = Zeroizing::new(Vec::new());
+    while let Some(chunk) = response.chunk().await.map_err(Unread::Broken)? {
+        if body.len() + chunk.len() > most {
+            return Err(Unread::TooLong);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// `Retry-After` of a response, when it is a number of seconds.
+pub fn retry_after_secs(response: &reqwest::Response) -> Option<u64> {
+    response.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()
+}
+
+/// What went wrong on the way, without the URL: it may carry what nobody would print.
+pub fn transport(error: &reqwest::Error) -> &'static str {
+    if error.is_timeout() {
+        "it did not answer in time"
+    } else if error.is_connect() {
+        "it cannot be reached"
+    } else {
+        "the answer broke off"
+    }
 }
 
 /// Whether there can be a client at all: better asked at a start than at the first fetch.

@@ -7,7 +7,7 @@ use url::{Host, Url};
 
 use crate::jws::{self, Jws};
 pub use crate::{
-    https::{http_client, secret_body},
+    https::{Unread, http_client, read_body, retry_after_secs, secret_body, transport},
     jwks::JwksResolver,
 };
 

@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use crate::{
-    https::{check_roots, http_client},
+    https::{Unread, check_roots, http_client, read_body},
     idp::{IdpRefusal, is_https_or_loopback},
     issuer, jws,
 };
@@ -171,7 +171,7 @@ impl JwksResolver {
 
     async fn fetch(&self) -> Result<Arc<[Key]>, IdpRefusal> {
         let unreachable = |_| IdpRefusal("the IdP's key set could not be fetched; is the IdP up?".to_owned());
-        let mut response = fresh_client()
+        let response = fresh_client()
             .await?
             .get(self.uri.clone())
             .header(reqwest::header::ACCEPT, "application/json")
@@ -184,13 +184,10 @@ impl JwksResolver {
                 response.status().as_u16()
             )));
         }
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
-            if body.len() + chunk.len() > MAX_BODY_LEN {
-                return Err("the IdP's key set is larger than 256 KiB".into());
-            }
-            body.extend_from_slice(&chunk);
-        }
+        let body = read_body(response, MAX_BODY_LEN).await.map_err(|unread| match unread {
+            Unread::TooLong => "the IdP's key set is larger than 256 KiB".into(),
+            Unread::Broken(error) => unreachable(error),
+        })?;
         read_keys(&body)
     }
 }

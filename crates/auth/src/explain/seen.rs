@@ -6,7 +6,7 @@ use cotal_ledger::{ActorRow, AuthorizedGrant, Ledger, LedgerError};
 use cotal_trust::{
     bundle::DataAccount,
     callout_account::CalloutAuth,
-    idp::{IdpPin, http_client},
+    idp::{IdpPin, Unread, http_client, read_body},
     issuer::IssuerKeySet,
     owner::OwnerSecret,
 };
@@ -117,17 +117,14 @@ async fn health(url: &str) -> Result<serde_json::Value, String> {
         }
         cause.to_string()
     };
-    let mut answer = client.get(format!("{url}/health")).send().await.map_err(|error| unreachable(&error))?;
+    let answer = client.get(format!("{url}/health")).send().await.map_err(|error| unreachable(&error))?;
     if !answer.status().is_success() {
         return Err(format!("it answers {}", answer.status().as_u16()));
     }
-    let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|error| unreachable(&error))? {
-        if body.len() + chunk.len() > HEALTH_MAX {
-            return Err("its answer is too long".to_owned());
-        }
-        body.extend_from_slice(&chunk);
-    }
+    let body = read_body(answer, HEALTH_MAX).await.map_err(|unread| match unread {
+        Unread::TooLong => "its answer is too long".to_owned(),
+        Unread::Broken(error) => unreachable(&error),
+    })?;
     serde_json::from_slice(&body).map_err(|_| "its answer is no JSON".to_owned())
 }
 

@@ -4,13 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use cotal_authority::failpoint::Failpoint;
 use cotal_callout::CalloutLimits;
-use cotal_trust::system::{SystemClock, SystemEntropy};
-use cotal_wire::Principal;
 use futures::future::join_all;
 
 use crate::{
     house::{Ask, House, Plan, field},
-    serving::{accepted, attempts, bearer_of, connected, describe, keys, registered, state},
+    serving::{accepted, attempts, bearer_of, connected, describe, end_issuance, keys, registered, state},
 };
 
 /// A connect that the deadline cuts while its pair is being issued, held after each of its writes; the client comes back
@@ -89,17 +87,7 @@ async fn a_callout_that_is_killed_between_any_two_writes_leaves_a_nonce_that_con
         assert_eq!(state(&house, &held).await, "active");
 
         // Whatever the kill left behind, the end of the lifecycle ends.
-        let principal = Principal::new(&granted.owner, granted.actor.clone());
-        let source = cotal_wire::rows::SourceRef::actor_ledger(&held.space, &principal, &granted.uid);
-        let connector = cotal_broker::Connector::new(
-            &house.server.url(),
-            house.material.space.clone(),
-            house.material.account.data_account(),
-            cotal_broker::Custody::new(),
-            Arc::new(SystemClock),
-            Arc::new(SystemEntropy),
-        );
-        cotal_authority::issued::retire_lifecycle_issuance(&connector, &source).await.unwrap();
+        end_issuance(&house, &granted).await;
         assert_eq!(attempts(&house, "active").await, 0, "after write {nth}");
         let reason = house.denied(&bearer, "nonce-issued-1").await;
         assert!(reason.contains("it is not active"), "{reason}");

@@ -1,12 +1,10 @@
 //! `manager-caller`: one manager, and the pair that its caller is issued.
 
-use std::sync::Arc;
-
 use cotal_ledger::GrantInput;
 use cotal_testkit::{privilege::Privilege, rows::ServingManager};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{
-    Actor, ConnId, InstanceId, LifecycleUid, Principal, View,
+    Actor, ConnId, InstanceId, LifecycleUid, View,
     grants::{self, Capabilities, Issued, Profile},
     names::accepted_key,
     rows::IssuedPermissions,
@@ -15,8 +13,8 @@ use cotal_wire::{
 use crate::{
     house::{Ask, Granted, House, Plan, owner},
     serving::{
-        accepted, attempts, bearer_of, connected, describe, keys, registered, rows, session_bearer,
-        session_of, state,
+        accepted, attempts, bearer_of, connected, describe, end_issuance, keys, registered, rows,
+        session_bearer, session_of, state,
     },
 };
 
@@ -251,18 +249,7 @@ async fn what_was_issued_ends_with_its_actor_and_its_nonce_is_issued_nothing_aga
     for nonce in ["nonce-issued-1", "nonce-issued-2"] {
         connected(&house, &bearer, nonce).await;
     }
-    let principal = Principal::new(&granted.owner, granted.actor.clone());
-    let source =
-        cotal_wire::rows::SourceRef::actor_ledger(&house.material.space.token(), &principal, &granted.uid);
-    let connector = cotal_broker::Connector::new(
-        &house.server.url(),
-        house.material.space.clone(),
-        house.material.account.data_account(),
-        cotal_broker::Custody::new(),
-        Arc::new(SystemClock),
-        Arc::new(SystemEntropy),
-    );
-    let ended = cotal_authority::issued::retire_lifecycle_issuance(&connector, &source).await.unwrap();
+    let ended = end_issuance(&house, &granted).await;
     assert_eq!((ended, attempts(&house, "revoked").await), (2, 2));
     let reason = house.denied(&bearer, "nonce-issued-1").await;
     assert!(reason.contains("it is not active"), "{reason}");

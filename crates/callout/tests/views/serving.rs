@@ -1,6 +1,9 @@
 //! A manager and a session that it serves, and what was issued to its callers.
 
-use cotal_broker::kv::LeaderRead;
+use std::sync::Arc;
+
+use cotal_authority::issued::retire_lifecycle_issuance;
+use cotal_broker::{Connector, Custody, kv::LeaderRead};
 use cotal_testkit::{
     raw::{ConnectOutcome, RawClient},
     rows::{Rows, ServedSession, ServingManager},
@@ -10,7 +13,7 @@ use cotal_wire::{
     Clock, ConnId, Principal, SessionClaim, SessionEndpoint, SessionId, View,
     grants::{ConnectPrincipal, Issued},
     names::accepted_key,
-    rows::{AcceptedRow, IssuedAuthorityRef},
+    rows::{AcceptedRow, IssuedAuthorityRef, SourceRef},
 };
 
 use crate::house::{Granted, House, owner};
@@ -86,6 +89,22 @@ pub(crate) async fn attempts(house: &House, wanted: &str) -> usize {
         found += usize::from(row["state"] == wanted);
     }
     found
+}
+
+/// Ends what was issued to an actor, as the end of its lifecycle does; how much that was.
+pub(crate) async fn end_issuance(house: &House, granted: &Granted) -> u64 {
+    let material = &house.material;
+    let principal = Principal::new(&granted.owner, granted.actor.clone());
+    let source = SourceRef::actor_ledger(&material.space.token(), &principal, &granted.uid);
+    let connector = Connector::new(
+        &house.server.url(),
+        material.space.clone(),
+        material.account.data_account(),
+        Custody::new(),
+        Arc::new(SystemClock),
+        Arc::new(SystemEntropy),
+    );
+    retire_lifecycle_issuance(&connector, &source).await.unwrap()
 }
 
 pub(crate) async fn connected(house: &House, bearer: &str, nonce: &str) -> RawClient {

@@ -5,17 +5,14 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use cotal_manager::remote::IdpTokens;
-use cotal_trust::idp::{http_client, is_https_or_loopback};
+use cotal_trust::idp::{http_client, is_https_or_loopback, transport};
 use cotal_wire::Space;
 use cotal_workspace::registry::{MeshEntry, MeshRegistry};
 use url::Url;
 use zeroize::Zeroizing;
 
 use crate::{
-    context::Context,
-    http_json::{Answer, transport},
-    idp_client::IdpClient,
-    outcome::CliError,
+    context::Context, http_json::Answer, idp_client::IdpClient, outcome::CliError,
     session_cache::SessionCache,
 };
 

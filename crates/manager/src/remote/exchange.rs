@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use cotal_broker::{Connection, CredsConnector};
-use cotal_trust::idp::{http_client, secret_body};
+use cotal_trust::idp::{Unread, http_client, read_body, secret_body};
 use cotal_wire::{ConnId, Entropy, EpError, LifecycleUid, es_value::EsValue};
 use serde::Serialize;
 use zeroize::Zeroizing;
@@ -51,7 +51,8 @@ pub async fn exchange(
         said: said.to_owned(),
         retry_after_secs: None,
     };
-    let unreachable = |_| refuse(RefusalKind::Unreachable, None, "the exchange that the enrollment named");
+    let unreachable =
+        |_: reqwest::Error| refuse(RefusalKind::Unreachable, None, "the exchange that the enrollment named");
     let mut url = agent.exchange.clone();
     let path = format!("{}{EXCHANGE}", url.path().trim_end_matches('/'));
     url.set_path(&path);
@@ -65,17 +66,12 @@ pub async fn exchange(
     let body =
         body.map_err(|_| refuse(RefusalKind::Unsendable, None, "the exchange's request is no JSON"))?;
     let request = http.post(url).header("content-type", "application/json").body(secret_body(body));
-    let mut response = request.send().await.map_err(unreachable)?;
+    let response = request.send().await.map_err(unreachable)?;
     let status = response.status().as_u16();
-    let mut bytes = Zeroizing::new(Vec::new());
-    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
-        if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
-            return Err(
-                refuse(RefusalKind::Garbled, Some(status), "the exchange's answer is too long").into()
-            );
-        }
-        bytes.extend_from_slice(&chunk);
-    }
+    let bytes = read_body(response, MAX_ANSWER_BYTES).await.map_err(|unread| match unread {
+        Unread::TooLong => refuse(RefusalKind::Garbled, Some(status), "the exchange's answer is too long"),
+        Unread::Broken(error) => unreachable(error),
+    })?;
     let answer = EsValue::parse(&bytes).ok();
     let member = |name: &str| answer.as_ref()?.as_object()?.get(name)?.as_text();
     if status != 200 {

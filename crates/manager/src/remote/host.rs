@@ -6,7 +6,9 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use cotal_trust::idp::{http_client, is_https_or_loopback, secret_body};
+use cotal_trust::idp::{
+    Unread, http_client, is_https_or_loopback, read_body, retry_after_secs, secret_body, transport,
+};
 use cotal_wire::{es_value::EsValue, manager_authority::ROUTE};
 use serde::Serialize;
 use url::Url;
@@ -182,37 +184,27 @@ impl ManagerHost {
         })?;
         let request = self.http.post(self.url.clone()).header("content-type", "application/json");
         let sent = request.body(secret_body(body)).send().await;
-        let unreachable = |error: &reqwest::Error| {
-            HostRefusal::new(RefusalKind::Unreachable, format!("{}: {}", self.origin(), transport(error)))
+        let unreachable = |error: reqwest::Error| {
+            HostRefusal::new(RefusalKind::Unreachable, format!("{}: {}", self.origin(), transport(&error)))
         };
-        let mut response = sent.map_err(|error| unreachable(&error))?;
+        let response = sent.map_err(unreachable)?;
         let status = response.status().as_u16();
-        let retry_after_secs = response
-            .headers()
-            .get("retry-after")
-            .and_then(|value| value.to_str().ok())
-            .and_then(|text| text.parse().ok());
+        let garbled = |said: String| HostRefusal {
+            status: Some(status),
+            ..HostRefusal::new(RefusalKind::Garbled, said)
+        };
+        let retry_after_secs = retry_after_secs(&response);
         let most = match answer {
             Answer::Scan if status == 200 => MAX_SCAN_BYTES,
             Answer::Document | Answer::Scan => MAX_ANSWER_BYTES,
         };
-        let mut bytes = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| unreachable(&error))? {
-            if bytes.len() + chunk.len() > most {
-                let said = format!("it is longer than {most} bytes");
-                return Err(HostRefusal {
-                    status: Some(status),
-                    ..HostRefusal::new(RefusalKind::Garbled, said)
-                });
-            }
-            bytes.extend_from_slice(&chunk);
-        }
+        let bytes = read_body(response, most).await.map_err(|unread| match unread {
+            Unread::TooLong => garbled(format!("it is longer than {most} bytes")),
+            Unread::Broken(error) => unreachable(error),
+        })?;
         let parsed = EsValue::parse(&bytes).ok();
         if status == 200 {
-            return parsed.ok_or_else(|| HostRefusal {
-                status: Some(status),
-                ..HostRefusal::new(RefusalKind::Garbled, "it is not JSON")
-            });
+            return parsed.ok_or_else(|| garbled("it is not JSON".to_owned()));
         }
         Err(refusal(status, parsed.as_ref(), retry_after_secs))
     }
@@ -245,17 +237,6 @@ pub(super) fn sentence(said: &str) -> String {
     }
     let trimmed = shown.trim_end_matches(['.', ' ']);
     trimmed.to_owned()
-}
-
-/// What went wrong on the way, without the URL.
-fn transport(error: &reqwest::Error) -> &'static str {
-    if error.is_timeout() {
-        "it did not answer in time"
-    } else if error.is_connect() {
-        "it cannot be reached"
-    } else {
-        "the answer broke off"
-    }
 }
 
 #[cfg(test)]
