@@ -1,6 +1,9 @@
 //! What manager requests are decided and executed with.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    fmt::Display,
+    sync::{Arc, OnceLock},
+};
 
 use cotal_authority::{
     Plane,
@@ -10,9 +13,10 @@ use cotal_authority::{
     turns::Turns,
 };
 use cotal_broker::Connector;
-use cotal_ledger::Ledger;
+use cotal_ledger::{Ledger, LedgerError, TaggedRow};
 use cotal_trust::{bundle::DataAccount, registration_proof::RegistrationProofKey};
-use cotal_wire::{Clock, Entropy, EpError, Owner, Space};
+use cotal_wire::{Actor, Clock, Entropy, EpError, Owner, Space};
+use cotal_workspace::file;
 use tokio::sync::OnceCell;
 use zeroize::Zeroizing;
 
@@ -132,6 +136,26 @@ impl Parts {
                  public port",
             )
         })
+    }
+
+    /// An actor's row of either kind. A ledger that cannot be read fails the question, and which file it is the log says.
+    pub(super) async fn row(&self, owner: &Owner, actor: &Actor) -> Result<Option<TaggedRow>, EpError> {
+        // A platform's own actors have no rows.
+        let Some(owner) = owner.as_derived() else { return Ok(None) };
+        let (ledger, actor) = (self.ledger.clone(), actor.clone());
+        let unread = |why: &dyn Display| {
+            tracing::error!(space = %self.space, %why, "the actor ledger cannot be read");
+            EpError::internal(
+                "the actor ledger cannot be read for this caller; ask the operator of the space",
+            )
+        };
+        match file::blocking(move || ledger.lookup(&owner, &actor)).await {
+            Ok(Ok(found)) => Ok(found),
+            // A name that is too long for the ledger is nobody's.
+            Ok(Err(LedgerError::Refused(_))) => Ok(None),
+            Ok(Err(LedgerError::Broken(detail))) => Err(unread(&detail)),
+            Err(error) => Err(unread(&error)),
+        }
     }
 
     /// Who decides, for the kinds that compare the space alone.

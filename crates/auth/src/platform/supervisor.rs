@@ -190,9 +190,7 @@ impl PlatformSupervisorDoor {
         }
         Ok(result)
     }
-}
 
-impl PlatformSupervisorDoor {
     async fn still_assigned(&self, request: &PlatformSupervisorRequest<'_>) -> Result<(), EpError> {
         let assignment = self.doors.assignment(&self.owner).await?;
         assignment.check(self.doors.context(), request, self.doors.service.parts().clock.now_secs())?;

@@ -21,7 +21,7 @@ pub(super) use validate_retained::validate_retained;
 
 /// Managed agents belong to people: the ledger has rows of no other owner.
 fn person(owner: &Owner) -> Result<DerivedOwner, EpError> {
-    DerivedOwner::parse(owner.as_str()).map_err(|_| {
+    owner.as_derived().ok_or_else(|| {
         EpError::permission_denied("managed agents are enrolled and retired for an owner who signed in")
     })
 }

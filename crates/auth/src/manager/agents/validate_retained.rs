@@ -7,7 +7,7 @@ use cotal_authority::{
 use cotal_ledger::{AGENT_EXCHANGE_REFUSAL, AuthorizedGrant};
 use cotal_trust::registration_proof::same;
 use cotal_wire::{
-    ChannelPattern, DerivedOwner, EpError, Role, TokenError,
+    ChannelPattern, EpError, Role, TokenError,
     canonical::raw_digest,
     es_value::EsValue,
     manager_authority::{Kind, RetainedAgentRequest, RetainedAgentResult, RetainedAuthority},
@@ -42,7 +42,7 @@ pub(in crate::manager) async fn validate_retained(
 /// What the token opens. The row is of the target's owner and actor, because it was looked up by them.
 async fn authorized(parts: &Parts, request: &RetainedAgentRequest) -> Result<AuthorizedGrant, EpError> {
     // The ledger has rows of people alone: anyone else's agent is as unknown as one without a row.
-    let Ok(owner) = DerivedOwner::parse(request.target.owner.as_str()) else {
+    let Some(owner) = request.target.owner.as_derived() else {
         return Err(EpError::permission_denied(AGENT_EXCHANGE_REFUSAL));
     };
     let alias = Alias { owner, actor: request.target.actor.clone() };

@@ -32,7 +32,7 @@ use cotal_wire::{
     },
 };
 
-use super::{Parts, mint::Minting, queries::row_of, runs::sign_pair};
+use super::{Parts, mint::Minting, runs::sign_pair};
 use crate::manager::{Answer, NoAnswer, print};
 use duties::Duties;
 
@@ -189,7 +189,8 @@ impl Asked<'_> {
         retirement: &RequestedRetirement,
     ) -> Result<(CredentialName, IssuedJwt), EpError> {
         let RequestedRetirement { id, target, .. } = retirement;
-        decide_retired(target, row_of(self.parts, target).await?.as_ref())?;
+        let row = self.parts.row(&target.owner, &target.actor).await?;
+        decide_retired(target, row.as_ref())?;
         let target = TargetTriple {
             principal: Principal::new(target.owner.clone(), target.actor.clone()),
             lifecycle_uid: target.lifecycle_uid.clone(),

@@ -75,13 +75,7 @@ impl RunWorld for World<'_> {
     }
 
     async fn row(&self, principal: &Principal) -> Result<Option<TaggedRow>, EpError> {
-        // A ledger holds rows of derived owners alone.
-        let Some(owner) = principal.owner.as_derived() else { return Ok(None) };
-        let (ledger, actor) = (self.parts.ledger.clone(), principal.actor.clone());
-        tokio::task::spawn_blocking(move || ledger.lookup(&owner, &actor))
-            .await
-            .map_err(|_| EpError::internal("the actor ledger was not read to its end"))?
-            .map_err(|error| EpError::internal(error.to_string()))
+        self.parts.row(&principal.owner, &principal.actor).await
     }
 
     async fn admission(&self, run: &RunId) -> Result<Option<(RunAdmission, Revision)>, EpError> {
