@@ -107,11 +107,6 @@ impl DevIdp {
         self.shared.decide(user_code, devices::Decision::Approve(user.to_owned())).is_ok()
     }
 
-    /// How many seconds a minted token lives.
-    pub const fn token_ttl_secs() -> u64 {
-        signer::TOKEN_TTL_SECS
-    }
-
     /// Stops serving.
     pub async fn stop(mut self) {
         self.stop.take();

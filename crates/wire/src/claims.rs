@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     time::UnixSecs,
     token::{
-        Actor, CredentialId, DerivedOwner, InstanceId, LifecycleUid, Principal, ScopeEntry, SessionEndpoint,
-        SessionId, Sha256Hex, Space,
+        Actor, CredentialId, DerivedOwner, InstanceId, LifecycleUid, Principal, SessionEndpoint, SessionId,
+        Sha256Hex, Space,
     },
     view::View,
 };
@@ -62,7 +62,7 @@ pub struct Act {
 }
 
 /// A scope string as a bearer or a stored row carries it. Readers compare it and never re-check its grammar
-/// (contract 04 §7.3); writers use [`ScopeEntry`].
+/// (contract 04 §7.3); writers use [`ScopeEntry`](crate::ScopeEntry).
 pub type ScopeEntryText = String;
 
 /// What a bearer says, once every check of contract 04 §2.4 has passed.
@@ -90,9 +90,4 @@ impl BearerClaims {
     pub fn capabilities(&self) -> &[ScopeEntryText] {
         self.act.scope.as_deref().unwrap_or_default()
     }
-}
-
-/// Checks a list of scope strings at the write boundary (contract 04 §1).
-pub fn parse_scope(entries: &[String]) -> Result<Vec<ScopeEntry>, crate::token::TokenError> {
-    entries.iter().map(|s| ScopeEntry::parse(s)).collect()
 }

@@ -122,11 +122,6 @@ impl Subjects {
         format!("{}.chat.{from}.{channel}", self.prefix)
     }
 
-    /// All chat of the space.
-    pub fn all_chat(&self) -> String {
-        format!("{}.chat.>", self.prefix)
-    }
-
     /// Unicast from one principal to another.
     pub fn unicast(&self, to: &Principal, from: &Principal) -> String {
         format!("{}.inst.{to}.{from}", self.prefix)
