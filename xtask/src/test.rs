@@ -24,10 +24,12 @@ pub(crate) struct Arguments {
 const BROKER_PACKAGES: [&str; 6] =
     ["cotal-broker", "cotal-authority", "cotal-delivery", "cotal-callout", "cotal-auth", "cotal"];
 /// What every run repeats on every version: whole jobs, of which another broker might make something else. Signing in,
-/// connecting, taking back, managers, registration, replicas, and what is minted here.
-const END_TO_END: [(&str, &str); 16] = [
+/// connecting, taking back, managers over both faces and in process, registration, replicas, and what is minted here.
+const END_TO_END: [(&str, &str); 18] = [
+    ("cotal-auth", "embedding"),
     ("cotal-auth", "end_to_end"),
     ("cotal-auth", "manager"),
+    ("cotal-auth", "manager_questions"),
     ("cotal-auth", "replica"),
     ("cotal-authority", "broker"),
     ("cotal-broker", "connection"),

@@ -61,7 +61,7 @@ pub struct AuthServiceArgs {
     /// Serve every space of this manifest, a lane each, and follow it while running.
     #[arg(long, value_name = "MANIFEST")]
     pub spaces: Option<PathBuf>,
-    /// Host service endpoints.
+    /// Host service endpoints. This version has none and refuses it.
     #[arg(long)]
     pub service_endpoints: bool,
 }
