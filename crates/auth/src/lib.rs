@@ -4,8 +4,9 @@
 //! inside a host, [`run_auth_service`] is the `cotal auth-service` process around one, or around those of a manifest, a
 //! lane each. A [`CalloutReplica`] answers the connects of a space beside its full service. A host that composes its own
 //! service takes parts: [`open_auth_authority_plane`], [`create_idp_bridge`], [`create_user_token_issuer`]. Every context,
-//! plane and registry is a value, and two of them in one process never meet; all that the process has one of is the queue
-//! in front of its standard error, and a [`CalloutLog`] takes its place.
+//! plane and registry is a value, and two of them in one process never meet. What the process has once they share, each
+//! within its part: the queue in front of standard error, which a [`CalloutLog`] replaces, the seats of the HTTP faces, the
+//! threads for disk work, and the root certificates.
 //!
 //! This room does not decide who may do what (rooms `ledger` and `authority` do), does not answer a connect (room
 //! `callout`), and does not speak to NATS itself (room `broker` does). What its interface names of other rooms it
