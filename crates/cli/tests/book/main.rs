@@ -57,6 +57,9 @@ typed_pages! {
     the_commands_of_the_delivery_daemon_do_what_the_page_says "delivery.md";
     the_commands_of_troubleshooting_do_what_the_page_says "troubleshooting.md";
     the_commands_of_the_night_shift_do_what_the_page_says "night-shift.md";
+    the_commands_of_hosting_do_what_the_page_says "hosting.md";
+    the_commands_of_replicas_do_what_the_page_says "replicas.md";
+    the_commands_of_participants_do_what_the_page_says "participants.md";
 }
 
 #[test]

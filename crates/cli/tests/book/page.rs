@@ -6,6 +6,8 @@
 //! - the lines below it are what it prints: each must be found in the output, in this order, `...` standing for
 //!   anything. What is not shown may be printed too;
 //! - a command ends with exit code 0, or with the one that its comment names: `# exit 1`;
+//! - one whose comment is `# stays` goes on beside those that follow, once it has printed what is below it; it is one
+//!   program, told to end (SIGTERM) after the last of them, and ends with 0;
 //! - the blocks of a page are one terminal: a `cd` and a variable last.
 //!
 //! A block of ` ```console,elsewhere ` is for a machine that a test does not have: a provider of one's own, a cluster,
@@ -19,6 +21,7 @@ const SHOWN: &str = "console,elsewhere";
 /// What a block of shell commands must not be called, because nothing would type it.
 const UNTYPED: [&str; 5] = ["sh", "bash", "shell", "shell-session", "zsh"];
 const EXIT: &str = "# exit ";
+const STAYS: &str = "# stays";
 
 /// A page.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -38,6 +41,8 @@ pub(crate) struct Typed {
     pub(crate) command: String,
     /// The exit code.
     pub(crate) exit: i32,
+    /// Whether it goes on beside what follows.
+    pub(crate) stays: bool,
     /// What the output holds, in order.
     pub(crate) prints: Vec<String>,
 }
@@ -63,6 +68,14 @@ impl Page {
                     if goes_on {
                         return Err(format!("line {number}: the last command does not end"));
                     }
+                    if let Some(silent) =
+                        page.commands.iter().find(|typed| typed.stays && typed.prints.is_empty())
+                    {
+                        return Err(format!(
+                            "line {}: it stays, and nothing says when it is ready",
+                            silent.line
+                        ));
+                    }
                     block = None;
                 }
                 (Some(true), _) => page.take(line, number, &mut goes_on)?,
@@ -79,7 +92,8 @@ impl Page {
             typed.command.push('\n');
             typed.command.push_str(line);
         } else if let Some(command) = line.strip_prefix("$ ") {
-            self.commands.push(Typed { line: number, command: command.into(), exit: 0, prints: Vec::new() });
+            let (command, stays) = (command.to_owned(), false);
+            self.commands.push(Typed { line: number, command, exit: 0, stays, prints: Vec::new() });
         } else if !line.trim().is_empty() {
             self.commands.last_mut().ok_or_else(stray)?.prints.push(line.trim().to_owned());
             return Ok(());
@@ -87,6 +101,9 @@ impl Page {
             return Ok(());
         }
         *goes_on = line.ends_with('\\');
+        if line.ends_with(STAYS) {
+            self.commands.last_mut().ok_or_else(stray)?.stays = true;
+        }
         if let Some((_, code)) = line.rsplit_once(EXIT) {
             let typed = self.commands.last_mut().ok_or_else(stray)?;
             typed.exit =
@@ -104,10 +121,15 @@ impl Typed {
     }
 }
 
-/// Whether a line holds the pieces between the `...`, in order.
+/// What stands between the `...` of a line.
+pub(crate) fn pieces(wanted: &str) -> impl Iterator<Item = &str> {
+    wanted.split("...")
+}
+
+/// Whether a line holds the pieces, in order.
 fn holds(line: &str, wanted: &str) -> bool {
     let mut rest = line;
-    wanted.split("...").all(|piece| {
+    pieces(wanted).all(|piece| {
         let found = rest.find(piece).map(|at| &rest[at + piece.len()..]);
         found.inspect(|after| rest = after).is_some()
     })
@@ -124,6 +146,8 @@ fn a_page_is_read_as_its_commands_and_what_they_print() {
     assert_eq!(up.missing("waiting\nspace main is up at nats://127.0.0.1:4222 (nats-server 2.15.1)\n"), None);
     assert_eq!(up.missing("space main is\nup at nats://\n"), Some("space main is up at nats://..."));
     assert_eq!(page.commands[1].exit, 1);
+    let stays = Page::parse("```console\n$ serve   # stays\nready...\n$ ask\n```\n").unwrap();
+    assert_eq!(stays.commands.iter().map(|typed| typed.stays).collect::<Vec<_>>(), [true, false]);
     assert!(!page.space_is_up && Page::parse(SPACE_IS_UP).unwrap().space_is_up);
 }
 
@@ -135,6 +159,7 @@ fn what_nobody_would_type_or_could_check_is_refused() {
         "```console\noutput of nothing\n```\n",
         "```console\n$ cotal up \\\n```\n",
         "```console\n$ false # exit x\n```\n",
+        "```console\n$ serve # stays\n```\n",
     ] {
         assert!(Page::parse(text).is_err(), "{text}");
     }
@@ -146,6 +171,7 @@ fn expectations_are_met_in_their_order() {
         line: 1,
         command: String::new(),
         exit: 0,
+        stays: false,
         prints: prints.iter().map(|&print| print.to_owned()).collect(),
     };
     assert_eq!(typed(&["a", "b"]).missing("xa\nby\n"), None);

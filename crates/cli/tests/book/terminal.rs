@@ -3,16 +3,18 @@
 use std::{
     fmt::Write as _,
     fs,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
+use cotal_ledger::shell_quote;
 use cotal_testkit::broker::nats_server_binary;
 use cotal_workspace::{root::Root, trust_files};
+use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::page::{Page, Typed};
+use crate::page::{Page, Typed, pieces};
 
 const COTAL: &str = env!("CARGO_BIN_EXE_cotal");
 /// Longer than a page takes on a busy machine.
@@ -24,7 +26,7 @@ const SPACE_IS_UP: &str = r#"mkdir -p book-space/.cotal && cd book-space &&
 cotal up --user-auth --dev-idp --auto-approve &&
 cotal login --idp "$(sed -n 's/.*"url": *"\([^"]*\)".*/\1/p' .cotal/auth/space.6d61696e/idp.json)""#;
 /// What pages use beside `cotal`, and a machine may be without.
-const TOOLS: [&str; 2] = ["jq", "curl"];
+const TOOLS: [&str; 3] = ["jq", "curl", "flock"];
 
 /// A terminal; what was started in it is stopped when it goes.
 pub(crate) struct Terminal {
@@ -87,33 +89,46 @@ impl Terminal {
             line: 1,
             command: SPACE_IS_UP.to_owned(),
             exit: 0,
+            stays: false,
             prints: Vec::new(),
         });
         let commands: Vec<&Typed> = given.iter().chain(&page.commands).collect();
-        let mut script = String::new();
+        let mut script = "stay=\ntrap '[ -z \"$stay\" ] || kill $stay; wait' EXIT\n".to_owned();
+        let mut ends = Vec::new();
         for (n, typed) in commands.iter().enumerate() {
             let (out, code) = (self.said(n, "out"), self.said(n, "code"));
-            let _ = writeln!(
-                script,
-                "{{ {}\n}} >{} 2>&1\ncode=$?\necho $code >{}\n[ $code = {} ] || exit 1",
-                typed.command,
-                out.display(),
-                code.display(),
-                typed.exit
-            );
+            let (out, code, command) = (out.display(), code.display(), &typed.command);
+            let _ = if typed.stays {
+                ends.push(format!("kill $stay_{n}; wait $stay_{n}; echo $? >{code}\n"));
+                let ready = is_ready(typed, &out.to_string());
+                writeln!(
+                    script,
+                    "{{ exec {command}\n}} >{out} 2>&1 &\nstay_{n}=$! stay=\"$stay $!\"\n\
+                     until {ready}; do kill -0 $stay_{n} || exit 1; sleep 0.1; done"
+                )
+            } else {
+                let exit = typed.exit;
+                writeln!(
+                    script,
+                    "{{ {command}\n}} >{out} 2>&1\ncode=$?\necho $code >{code}\n[ $code = {exit} ] || exit 1"
+                )
+            };
         }
+        script.extend(ends.into_iter().rev());
         let script_path = self.dir.path().join("script");
         fs::write(&script_path, script).unwrap();
         let mut shell = self
             .environment(Command::new("sh").arg(&script_path))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
+            .process_group(0)
             .spawn()
             .unwrap();
         let began = Instant::now();
         while shell.try_wait().unwrap().is_none() {
             if began.elapsed() > WITHIN {
-                shell.kill().unwrap();
+                // With what stays, and with what hangs.
+                kill_process_group(Pid::from_child(&shell), Signal::KILL).unwrap();
                 shell.wait().unwrap();
                 break;
             }
@@ -149,6 +164,13 @@ impl Terminal {
             Self::roots(&entry.path(), depth - 1, found);
         }
     }
+}
+
+/// The shell's question whether a command has printed what it is said to. In which order is looked at afterwards.
+fn is_ready(typed: &Typed, out: &str) -> String {
+    let pieces = typed.prints.iter().flat_map(|wanted| pieces(wanted)).filter(|piece| !piece.is_empty());
+    let found: Vec<_> = pieces.map(|piece| format!("grep -qF -- {} {out}", shell_quote(piece))).collect();
+    found.join(" && ")
 }
 
 impl Drop for Terminal {
