@@ -25,7 +25,7 @@ const BROKER_PACKAGES: [&str; 6] =
     ["cotal-broker", "cotal-authority", "cotal-delivery", "cotal-callout", "cotal-auth", "cotal"];
 /// What every run repeats on every version: whole jobs, of which another broker might make something else. Signing in,
 /// connecting, taking back, managers over both faces and in process, registration, replicas, and what is minted here.
-const END_TO_END: [(&str, &str); 18] = [
+const END_TO_END: [(&str, &str); 19] = [
     ("cotal-auth", "embedding"),
     ("cotal-auth", "end_to_end"),
     ("cotal-auth", "manager"),
@@ -44,6 +44,7 @@ const END_TO_END: [(&str, &str); 18] = [
     ("cotal", "remote_manager"),
     ("cotal", "replica"),
     ("cotal", "taking_back"),
+    ("cotal", "tours"),
 ];
 /// Of the delivery daemon, those whose plane stands on a cluster. The one that loses a server twice waits a minute and a half
 /// for elections there, and is for the matrix.
