@@ -1,4 +1,4 @@
-//! The per-start capability of the loopback face (contract 05 §2.4, decision D1).
+//! The per-start capability of the loopback face (contract 05 §2.4, 12 D1).
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use cotal_wire::Entropy;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Random bytes in a capability (decision D1).
+/// Random bytes in a capability (contract 12 D1).
 const CAPABILITY_BYTES: usize = 32;
 
 /// What the `Authorization` header starts with.

@@ -210,7 +210,7 @@ impl ConnectReader {
     ///
     /// `permission-denied` when the credential does not admit this bearer; a marker is `failed-precondition`, a
     /// garbled row `internal`, an unproved reader `unavailable`. Each of them denies. The clock is the
-    /// millisecond clock: agent rows carry `exp` in milliseconds (decision D18). In the gap of a reconnect this waits
+    /// millisecond clock: agent rows carry `exp` in milliseconds (contract 12 D18). In the gap of a reconnect this waits
     /// for the proof, `GAP` at the most.
     pub async fn authorize_connect(&self, claims: &BearerClaims) -> Result<(), EpError> {
         let id = claims.act.credential_id.as_ref().ok_or_else(|| denied("the bearer names no credential"))?;

@@ -1,4 +1,4 @@
-//! Native issuance rows and their prune (contract 05 §8.4, 10 §5, decision D13).
+//! Native issuance rows and their prune (contract 05 §8.4, 10 §5, 12 D13).
 //!
 //! Every connect that the callout admits leaves one row, keyed by the user key that the broker made for it. A prune
 //! costs one read for each row or marker that other processes wrote since the last one, and one purge for each row

@@ -1,4 +1,4 @@
-//! The oldest nats-server that a space runs on (contract 01 §7, decision D20).
+//! The oldest nats-server that a space runs on (contract 01 §7, 12 D20).
 
 use cotal_wire::EpError;
 

@@ -27,7 +27,7 @@ const UNITS_PER_TOKEN: u64 = 60_000;
 /// The word that every refusal starts with (contract 04 §8.7).
 pub const RATE_LIMITED: &str = "RATE_LIMITED";
 
-/// Allowances a minute (decision D12). Each is a positive integer; a zero is taken as one.
+/// Allowances a minute (contract 12 D12). Each is a positive integer; a zero is taken as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectLimits {
     /// Per `owner.actor`, default 60.

@@ -73,7 +73,7 @@ pub struct Line<'a> {
     pub user: &'a Nkey<User>,
     /// The broker's client id.
     pub cid: u64,
-    /// Whose connect it is, once known (decision D5: left out before).
+    /// Whose connect it is, once known (contract 12 D5: left out before).
     pub principal: Option<(&'a DerivedOwner, &'a Actor)>,
     /// Time spent in each step.
     pub times: StepTimes,

@@ -9,7 +9,7 @@ use cotal_wire::{Actor, DerivedOwner};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// What a request's time is spent on (contract 04 §8.7, decision D4).
+/// What a request's time is spent on (contract 04 §8.7, 12 D4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Waiting for a slot.

@@ -1,4 +1,4 @@
-//! `cotal dev-idp`: the development identity provider in the foreground (contract 04 §17, decision D21).
+//! `cotal dev-idp`: the development identity provider in the foreground (contract 04 §17, 12 D21).
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Finding a nats-server of this machine that is new enough (decision D20).
+//! Finding a nats-server of this machine that is new enough (contract 12 D20).
 
 use std::{
     fmt,

@@ -2,7 +2,7 @@
 //!
 //! One JSON file a row; the directory is the row's kind. Every read is fresh and fails closed. There is no lock and
 //! no cache: a revoke bites at the next exchange and the next connect. The cost of a read does not depend on how many
-//! rows there are (decision D19); only [`Ledger::list`] looks at more than the rows that it is asked about.
+//! rows there are (contract 12 D19); only [`Ledger::list`] looks at more than the rows that it is asked about.
 //!
 //! This room decides from rows alone. It retires no lifecycle, knows no credential and opens no connection.
 

@@ -89,14 +89,14 @@ impl OwnerSecret {
         DerivedOwner::parse(&name).map_err(|_| OwnerError("the derivation did not yield an owner"))
     }
 
-    /// The platform control owner (contract 04 §5.1, decision D3).
+    /// The platform control owner (contract 04 §5.1, 12 D3).
     pub fn platform_control_owner(&self, space: &Space, account: &Nkey<Account>) -> Owner {
         let message = [PLATFORM_DOMAIN, space.as_str().as_bytes(), b"\0", account.as_str().as_bytes()];
         platform_owner(&self.name(token::PLATFORM_PREFIX, &message))
     }
 
     /// The same owner in the other reading of its rule, which cuts the text and not the bytes (contract 10 §9). A store whose
-    /// gates name it keeps it (decision D3).
+    /// gates name it keeps it (contract 12 D3).
     pub fn platform_control_owner_of_text(&self, space: &Space, account: &Nkey<Account>) -> Owner {
         let message = [PLATFORM_DOMAIN, space.as_str().as_bytes(), b"\0", account.as_str().as_bytes()];
         let text = base32_lower().encode(&self.digest(&message));

@@ -1,4 +1,4 @@
-//! The manifest of a host: which spaces one process serves, and with what faces (contract 08 §5, 10 §6.4, decision D9).
+//! The manifest of a host: which spaces one process serves, and with what faces (contract 08 §5, 10 §6.4, 12 D9).
 //!
 //! The first path that is wrong refuses the whole manifest. A refusal names it and says the rule; of the manifest's own
 //! text it repeats at most the key in question, because a value may be a secret that was pasted into the wrong place.
@@ -128,7 +128,7 @@ pub fn parse_auth_host_manifest(text: &str) -> Result<Vec<AuthHostEntry>, Manife
     }
 }
 
-/// Reads the manifest of a callout host (decision D9): a list of names, or the version of the full host, of which the
+/// Reads the manifest of a callout host (contract 12 D9): a list of names, or the version of the full host, of which the
 /// faces are passed over, whatever they say: they are the full host's to judge. A field that neither knows is refused.
 pub(crate) fn parse_callout_host_manifest(text: &str) -> Result<Vec<CalloutHostEntry>, ManifestError> {
     match open(text)? {

@@ -83,7 +83,7 @@ impl PlatformControlDoor {
         Ok(parts.manager.dispatch(&holder, request.request).await?)
     }
 
-    /// The platform's owner. A gate that names it in the other reading of its rule keeps it so (decision D3).
+    /// The platform's owner. A gate that names it in the other reading of its rule keeps it so (contract 12 D3).
     fn owner(&self, instance: &InstanceId, gate: Option<&EndpointGate>) -> &Owner {
         let [owner, other] = &self.service.parts().platform_owners;
         let is_other = gate.is_some_and(|gate| *gate.principal() == serve_principal(other, instance));

@@ -1,5 +1,5 @@
 //! One-shot connections that a barrier opens beside its own: contract 07 §7.1 publishes no list for what they write, so
-//! each names the exact keys of its one call (decision D16).
+//! each names the exact keys of its one call (contract 12 D16).
 
 use super::{
     Permissions,

@@ -104,7 +104,7 @@ pub fn endpoint_serve_executor(
     Permissions::allowing(publish, vec![inbox(conn)])
 }
 
-/// The registration executor of ONE instance, `cotal:auth-registration:<space>` (decision D16): publishes artifacts,
+/// The registration executor of ONE instance, `cotal:auth-registration:<space>` (contract 12 D16): publishes artifacts,
 /// provisions the gate, runs the ceremony. It creates no consumer; a family is listed by STREAM.INFO.
 pub fn registration_executor(
     space: &SpaceToken,

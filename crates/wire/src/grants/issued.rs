@@ -28,7 +28,7 @@ pub fn issuer(space: &SpaceToken, conn: &ConnId) -> Permissions {
 }
 
 /// The issuer that a callout holds: it proves the accepted store besides, and reads accepted rows as their clients do
-/// (contract 05 §13). No published list has these two rows; they are the least that it needs (decision D16).
+/// (contract 05 §13). No published list has these two rows; they are the least that it needs (contract 12 D16).
 pub fn issuer_session(space: &SpaceToken, conn: &ConnId) -> Permissions {
     let names = Names::new(space);
     let accepted = names.accepted_bucket();

@@ -82,7 +82,7 @@ pub fn remote_manager(
 }
 
 /// `goal-writer`: the bind and terminal facts of an endpoint's goals, and the records of those goals, read where they
-/// lead. No rail, no event, no other record kind. No published list has the rows (decision D16).
+/// lead. No rail, no event, no other record kind. No published list has the rows (contract 12 D16).
 ///
 /// A person's manager serves that person's callers, and those of the static mesh: the goals of other owners are not its own
 /// to write. A platform's manager serves everybody.
@@ -112,7 +112,7 @@ pub fn goal_writer(
 }
 
 /// `session-ledger`: the session rows, and no rail. It proves the store that it writes, as every ledger does; no published
-/// list has the reads (decision D16).
+/// list has the reads (contract 12 D16).
 pub fn session_ledger(space: &SpaceToken, conn: &ConnId) -> Permissions {
     let sessions = Names::new(space).sessions_bucket();
     let stream = Names::kv_stream(&sessions);

@@ -1,5 +1,5 @@
 //! What the operator's commands open for one question each. No list of them is public: these are the smallest that
-//! let the command do its work (decision D16).
+//! let the command do its work (contract 12 D16).
 
 use super::{
     Permissions,

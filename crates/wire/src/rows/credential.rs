@@ -262,7 +262,7 @@ impl CredentialRow {
     }
 
     /// When the credential ends. The stored unit depends on the writer: milliseconds in the agent family and in
-    /// session rows, seconds in the other rows of the endpoint family (contract 02 §3.4, decision D18).
+    /// session rows, seconds in the other rows of the endpoint family (contract 02 §3.4, 12 D18).
     pub fn expires_at(&self) -> UnixMillis {
         let from_session = self.source_chain.iter().any(|member| matches!(member, SourceMember::Session(_)));
         match &self.key.family {

@@ -1,4 +1,4 @@
-//! The native issuance row `natkey.<user nkey>` in the auth bucket (contract 10 §5, decision D13): a private shape.
+//! The native issuance row `natkey.<user nkey>` in the auth bucket (contract 10 §5, 12 D13): a private shape.
 
 use serde::Serialize;
 

@@ -270,7 +270,7 @@ fn refused(status: StatusCode, sentence: &str, outcome: Option<&str>) -> Reply {
     Reply::json(status, &DoorErrorBody { error: sentence, outcome })
 }
 
-/// The status of a native code on a loopback door (decision D8).
+/// The status of a native code on a loopback door (contract 12 D8).
 fn status_of(code: EpCode) -> StatusCode {
     match code {
         EpCode::BadRequest => StatusCode::BAD_REQUEST,
@@ -296,7 +296,7 @@ fn status_of(code: EpCode) -> StatusCode {
     }
 }
 
-/// What a caller may read of a native refusal: garbled trusted state is for the log alone (decision D8).
+/// What a caller may read of a native refusal: garbled trusted state is for the log alone (contract 12 D8).
 fn sentence_of(error: &EpError) -> &str {
     if error.code == EpCode::Internal { INTERNAL_SENTENCE } else { &error.message }
 }
