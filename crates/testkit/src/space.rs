@@ -6,10 +6,11 @@ use anyhow::{Context, Result};
 use cotal_broker::{Connection, Connector, Custody, Lifetime, provision};
 use cotal_trust::{
     bundle::{BrokerTrust, SpaceAccount},
+    mint::{CredentialKind, Lifetime as MintLifetime, StaticHolder, mint_static_user},
     system::{SystemClock, SystemEntropy},
 };
 use cotal_wire::{
-    Account, Clock, ConnId, InfraRole, Nkey, Permissions, Space,
+    Account, Clock, ConnId, InfraRole, Nkey, Permissions, Principal, Space,
     grants::{Rules, infra},
 };
 use cotal_workspace::{
@@ -50,8 +51,27 @@ impl TestSpace {
         Self::start_with_policy(name, idp_url, BrokerPolicy::default()).await
     }
 
-    fn connector(&self) -> Connector {
+    pub(crate) fn connector(&self) -> Connector {
         connector(&self.server.url(), &self.space, &self.account)
+    }
+
+    /// Creds of a user of the space's account who may do this, as that principal.
+    pub fn user(&self, principal: &Principal, permissions: Permissions) -> Result<String> {
+        let holder = StaticHolder {
+            owner: Some(principal.owner.clone()),
+            actor: Some(principal.actor.clone()),
+            lifecycle_uid: None,
+        };
+        let user = mint_static_user::<std::convert::Infallible>(
+            &self.account.data_account(),
+            CredentialKind::Agent,
+            &holder,
+            MintLifetime::OfKind,
+            |_| Ok(permissions),
+            &SystemEntropy,
+            SystemClock.now_secs(),
+        );
+        Ok(user?.creds.to_string())
     }
 
     /// A connection to the data account that may do anything.

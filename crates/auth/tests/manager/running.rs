@@ -1,11 +1,6 @@
 //! A manager that hosts runs, and a caller of it with issued authority.
 
-use std::sync::Arc;
-
-use cotal_authority::{
-    issued::{IssuerSession, UserCaller},
-    registration::Registry,
-};
+use cotal_authority::registration::Registry;
 use cotal_broker::{
     Connection,
     kv::{Bucket, LeaderRead},
@@ -17,21 +12,17 @@ use cotal_testkit::{
 };
 use cotal_trust::{
     creds::{self, Creds},
-    mint::{CredentialKind, Lifetime as MintLifetime, StaticHolder, mint_static_user},
     nkey::Seed,
-    system::{SystemClock, SystemEntropy},
+    system::SystemEntropy,
 };
 use cotal_wire::{
-    Actor, Clock, ConnId, LifecycleUid, Names, Permissions, Principal, User,
-    grants::{self, Capabilities, ConnectPrincipal, Profile},
-    manager_authority::{
-        Kind, Operation, RUN_ANSWER, RUN_CANCEL, RUN_START, RUN_SUBMIT, RunId, StandingRole,
-    },
+    Actor, LifecycleUid, Names, Permissions, Principal, User,
+    manager_authority::{Kind, Operation, RUN_ANSWER, RUN_START, RunId, StandingRole},
     rows::GateCoordinate,
 };
 use serde_json::{Value, json};
 
-use super::rig::{PERSON, Rig, connector};
+use super::rig::{PERSON, Rig};
 
 const STEP: &str = "/checkpoint:approve#0";
 /// Under which a driver took its run over.
@@ -82,68 +73,24 @@ impl Running {
         answer["error"].as_str().unwrap().to_owned()
     }
 
+    fn person(&self) -> Principal {
+        Principal::new(self.rig.stage.owner_of(PERSON), Actor::parse("cli").unwrap())
+    }
+
     /// Signs a user of the person's for these permissions.
     pub(super) fn user(&self, permissions: Permissions) -> String {
-        let stage = &self.rig.stage;
-        let holder = StaticHolder {
-            owner: Some(stage.owner_of(PERSON).into()),
-            actor: Some(Actor::parse("cli").unwrap()),
-            lifecycle_uid: None,
-        };
-        let user = mint_static_user::<std::convert::Infallible>(
-            &stage.space.account.data_account(),
-            CredentialKind::Agent,
-            &holder,
-            MintLifetime::OfKind,
-            |_| Ok(permissions),
-            &SystemEntropy,
-            SystemClock.now_secs(),
-        );
-        user.unwrap().creds.to_string()
+        self.rig.stage.space.user(&self.person(), permissions).unwrap()
     }
 
     /// Issues authority to the person as a connect does, and connects with it. It may ask for the private commands too,
     /// which no stock view lets anybody.
     pub(super) async fn caller(&self) -> Caller {
-        let stage = &self.rig.stage;
-        let owner = stage.owner_of(PERSON);
-        let actor = Actor::parse("cli").unwrap();
-        let row = stage.ledger.read_interactive(&owner, &actor).unwrap().unwrap();
+        let (stage, person) = (&self.rig.stage, self.person());
+        let row = stage.ledger.read_interactive(&stage.owner_of(PERSON), &person.actor).unwrap().unwrap();
         let uid = LifecycleUid::parse(row.lifecycle_uid.as_deref().unwrap()).unwrap();
-        let conn_id = ConnId::parse(&format!("nonce-{}", LifecycleUid::mint(&SystemEntropy))).unwrap();
-        let caller = UserCaller {
-            principal: Principal::new(&owner, actor),
-            uid: uid.clone(),
-            conn_id: conn_id.clone(),
-        };
-        let who = ConnectPrincipal {
-            principal: caller.principal.clone(),
-            conn_id,
-            lifecycle_uid: Some(uid.clone()),
-        };
-        let session = IssuerSession::new(connector(stage), Arc::new(SystemEntropy), 60).unwrap();
-        let token = stage.space.space.token();
-        let mut generation = None;
-        let permissions = session
-            .issue_user_caller(&caller, |issued| {
-                generation = Some(issued.generation.clone());
-                let profile = Profile::ManagerCaller {
-                    instance: self.manager().instance.clone(),
-                    capabilities: Capabilities { run: true, ..Capabilities::default() },
-                    issued: Some(issued),
-                };
-                let mut permissions = grants::permissions(&token, &who, &profile).unwrap();
-                let start = permissions.publish.allow.iter().find(|row| row.contains(".run-start.")).unwrap();
-                let more = [RUN_SUBMIT, RUN_CANCEL].map(|command| start.replace(RUN_START, command));
-                permissions.publish.allow.extend(more);
-                Ok(permissions)
-            })
-            .await
-            .unwrap();
-        session.close().await.unwrap();
-        let asks =
-            RunAsker { space: stage.space.space.clone(), principal: caller.principal, uid, generation };
-        Caller { asks, client: self.rig.connected(&self.user(permissions)).await }
+        let issued = RunAsker::issued(&stage.space, &self.manager().instance, person, uid);
+        let (asks, creds, _) = issued.await.unwrap();
+        Caller { asks, client: self.rig.connected(&creds).await }
     }
 
     /// Admits a fresh run that the caller asks for.
@@ -261,10 +208,7 @@ impl Caller {
     /// Answers the step at which [`Running::pauses`] left the run.
     pub(super) async fn answers(&mut self, manager: &TestManager, run: &RunId) -> String {
         let args = json!({ "runId": run, "stepKey": STEP, "value": true });
-        let subject = self
-            .asks
-            .subject(&manager.instance, RUN_ANSWER)
-            .replace(&format!(".{RUN_ANSWER}."), &format!(".{RUN_ANSWER}.self."));
+        let subject = self.asks.subject_of_itself(&manager.instance, RUN_ANSWER);
         let body = self.asks.body(RUN_ANSWER, &args);
         self.client.try_publish(&subject, body.to_string().as_bytes()).await.unwrap();
         subject
