@@ -7,8 +7,9 @@ use cotal_wire::{
     delivery_admin::EvictionResult,
     es_value::EsValue,
     manager_authority::{
-        EnrollmentTarget, Incarnation, Mended, RenewedRun, RetainedAuthority, RunAdmissionResult, RunId,
-        RunSubmissionResult, ServedSession, ServiceRequest, SubmissionId, Turn,
+        EnrollmentTarget, Incarnation, Kind, Mended, RenewedRun, RetainedAuthority, RunAdmissionResult,
+        RunId, RunSubmissionResult, RuntimeRequestAs, RuntimeResult, ServedSession, ServiceRequest,
+        SubmissionId, Turn,
     },
     rows::GoalIndexRow,
 };
@@ -154,6 +155,36 @@ impl HostAuthority {
         let request = self.requests().retained(current, target.clone(), actor_token, sentinel_creds);
         let answer = self.document(&request).await?;
         Ok(results::bind_retained(&request, &current.owner, &answer)?)
+    }
+
+    /// A runtime is asked for, for an agent that is enrolled. A stock service refuses it as unimplemented; a host that runs
+    /// agents decides.
+    pub async fn create_runtime(
+        &self,
+        current: &Current,
+        target: &Incarnation,
+    ) -> Result<RuntimeResult, RemoteError> {
+        self.runtime(Kind::RuntimeCreate, current, target).await
+    }
+
+    /// How that runtime stands.
+    pub async fn runtime_status(
+        &self,
+        current: &Current,
+        target: &Incarnation,
+    ) -> Result<RuntimeResult, RemoteError> {
+        self.runtime(Kind::RuntimeStatus, current, target).await
+    }
+
+    async fn runtime(
+        &self,
+        kind: Kind,
+        current: &Current,
+        target: &Incarnation,
+    ) -> Result<RuntimeResult, RemoteError> {
+        let request = self.requests().runtime(current, target.clone());
+        let answer = self.document(&RuntimeRequestAs(kind, &request)).await?;
+        Ok(results::bind_runtime(kind, &request, &current.owner, &answer)?)
     }
 
     /// The owner's goals.

@@ -5,7 +5,7 @@
 
 use cotal_wire::{
     DigestRef, EndpointName, EpError, Owner,
-    contract::{Artifact, ClusterDocument, DescribedCluster, Descriptor},
+    contract::{Artifact, ClusterCommand, ClusterDocument, DescribedCluster, Descriptor},
     endpoint_token::Command,
     es_value::EsValue,
     manager_authority::{MANAGER_CLUSTER, MANAGER_ENDPOINT},
@@ -86,10 +86,9 @@ impl ManagerContract {
         &self.cluster
     }
 
-    /// The digests of a command's schemas; `None` when there is no such command.
-    pub fn digests(&self, command: &Command) -> Option<(&DigestRef, &DigestRef)> {
-        let declared = self.document.commands().iter().find(|declared| declared.name == *command)?;
-        Some((&declared.input_digest, &declared.output_digest))
+    /// What it declares of a command; `None` when there is no such command.
+    pub fn command(&self, command: &Command) -> Option<&ClusterCommand> {
+        self.document.commands().iter().find(|declared| declared.name == *command)
     }
 
     /// Its commands.
@@ -129,8 +128,8 @@ mod tests {
         let document: Value = artifacts[4].document().unwrap();
         assert_eq!(document["urn"], MANAGER_CLUSTER);
         let ping = Command::parse(PING).unwrap();
-        let (input, _) = contract.digests(&ping).unwrap();
-        assert_eq!(input.as_str(), cotal_wire::canonical::VOID_CLOSURE_DIGEST);
+        let declared = contract.command(&ping).unwrap();
+        assert_eq!(declared.input_digest.as_str(), cotal_wire::canonical::VOID_CLOSURE_DIGEST);
         let owner = Owner::parse(&format!("u_{}", "a".repeat(26))).unwrap();
         let described = contract.descriptor(&owner).unwrap().to_value();
         assert_eq!(described["endpoint"], "manager");

@@ -8,6 +8,7 @@
 //! | registering with the credential of `prepare`, in turn | [`registration`], [`contract`] |
 //! | serving its endpoint | [`serving`] |
 //! | keeping its five standing credentials alive | [`standing`] |
+//! | a session served, a transcript read, a run driven | [`one_shots`], [`runs`] |
 //! | an agent's life: enrolled, signed in, retired | [`agents`], [`exchange`], [`rail`] |
 //! | all of it in order | [`participant`] |
 //!
@@ -24,11 +25,13 @@ mod error;
 pub mod exchange;
 pub mod host;
 pub mod identity;
+pub mod one_shots;
 pub mod participant;
 pub mod rail;
 pub mod registration;
 pub mod requests;
 pub mod results;
+pub mod runs;
 pub mod serving;
 pub mod standing;
 

@@ -31,11 +31,12 @@ use super::{
     exchange,
     host::ManagerHost,
     identity::{ManagerIdentity, Origin},
+    one_shots,
     rail::{Described, RailCaller},
     registration,
     requests::Current,
     results::{Enrolled, Known, Material},
-    serving::{ManagerEndpoint, Serves},
+    serving::{ManagerCommands, ManagerEndpoint, Serves},
     standing::{self, First, Standing},
 };
 
@@ -248,13 +249,33 @@ impl Active {
         &self.standing
     }
 
+    /// Opens connections with what was granted. Its goodbye ends them.
+    pub fn connector(&self) -> &CredsConnector {
+        &self.base.connector
+    }
+
     /// The secrets of its agents.
     pub fn secrets(&self) -> &AgentSecrets {
         &self.secrets
     }
 
-    /// Serves the manager endpoint. A renewed serve credential is pushed to its connection.
+    /// Serves the manager endpoint: `describe` and `ping`. A renewed serve credential is pushed to its connection.
     pub async fn serve(&self) -> Result<ManagerEndpoint, RemoteError> {
+        self.serving(None).await
+    }
+
+    /// The same, with the other commands of its contract.
+    pub async fn serve_with(
+        &self,
+        commands: Arc<dyn ManagerCommands>,
+    ) -> Result<ManagerEndpoint, RemoteError> {
+        self.serving(Some(commands)).await
+    }
+
+    async fn serving(
+        &self,
+        commands: Option<Arc<dyn ManagerCommands>>,
+    ) -> Result<ManagerEndpoint, RemoteError> {
         let creds = self.standing.creds(StandingRole::Serve);
         let creds = creds.ok_or_else(|| RemoteError::State("no serve credential is held".into()))?;
         let current = self.current();
@@ -265,7 +286,8 @@ impl Active {
             epoch: current.epoch,
         };
         let endpoint =
-            ManagerEndpoint::open(&self.base.connector, &creds, serves, &self.base.contract).await?;
+            ManagerEndpoint::open(&self.base.connector, &creds, serves, &self.base.contract, commands)
+                .await?;
         self.standing.push_to(endpoint.connection());
         Ok(endpoint)
     }
@@ -383,9 +405,7 @@ impl Active {
         let current = self.current();
         let requester = Seed::generate(&*self.base.entropy);
         let material = self.base.authority.retirement_requester(current, requester.public(), agent).await?;
-        let (creds, _) = material
-            .creds(CredentialName::RetirementRequester, &requester)
-            .ok_or_else(|| RemoteError::State("no requester's credential came".into()))?;
+        let creds = one_shots::of(&material, CredentialName::RetirementRequester, &requester)?;
         let caller = EndpointCaller {
             principal: serve_principal(&current.owner, self.identity().instance()),
             lifecycle_uid: self.identity().lifecycle().clone(),
@@ -426,10 +446,11 @@ impl Active {
 
 impl Base {
     fn executor(&self, material: &Material) -> Result<Creds, RemoteError> {
-        let seed = self.authority.identity().seed(StandingRole::Executor);
-        let creds = material.creds(CredentialName::Executor, seed);
-        let creds = creds.map(|(creds, _)| creds);
-        creds.ok_or_else(|| RemoteError::State("no executor credential came".into()))
+        one_shots::of(
+            material,
+            CredentialName::Executor,
+            self.authority.identity().seed(StandingRole::Executor),
+        )
     }
 
     fn rail<'a>(&'a self, connection: &'a Connection, caller: EndpointCaller) -> RailCaller<'a> {

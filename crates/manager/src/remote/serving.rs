@@ -1,12 +1,15 @@
 //! The manager endpoint of this participant, served with the serve credential: a conforming endpoint that describes itself
-//! and answers `ping` (contract 02 §2.1, §4).
+//! and answers `ping` (contract 02 §2.1, §4), and hands every other command that its contract declares to whoever stands on
+//! it.
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use cotal_broker::{Connection, CredsConnector, Message, RenewableCreds, Subscription};
 use cotal_wire::{
     Command, EpCode, EpError, IdToken, InstanceId, Names, Owner, Space, SpaceToken,
+    contract::{ClusterCommand, CommandMode},
     endpoint_subject::{Rail, RequestSubject, SubjectTarget},
     endpoint_token::{DESCRIBE, EndpointToken},
     envelope::{CallClass, EndpointReply, EndpointRequest, MAX_REQUEST_BYTES, Outcome, RequestArgs},
@@ -16,6 +19,45 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::contract::{self, ManagerContract, PING};
+
+/// How many requests on one rail of one command are being answered at once.
+const AT_ONCE: usize = 16;
+
+/// A request that this incarnation is to answer: it agrees with its subject, is bound to no other incarnation, and pins the
+/// contract that is served.
+#[derive(Debug)]
+pub struct ServedRequest {
+    /// The subject that it came on, as a forward to the host names it.
+    pub subject: String,
+    /// What the subject says: who asks, for what, about whom. The broker vouches for the caller.
+    pub asked: RequestSubject,
+    /// The request.
+    pub request: EndpointRequest,
+}
+
+/// Why a command was not answered, and whether anything was done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Refusal {
+    /// Why.
+    pub error: EpError,
+    /// Whether it had an effect.
+    pub outcome: Outcome,
+}
+
+impl From<EpError> for Refusal {
+    /// Nothing was done.
+    fn from(error: EpError) -> Self {
+        Self { error, outcome: Outcome::NotExecuted }
+    }
+}
+
+/// The commands of a manager beside `describe` and `ping`: what its contract declares, it answers.
+#[async_trait]
+pub trait ManagerCommands: Send + Sync {
+    /// Answers one request. Its goal and its arguments are this side's to check. Requests of one rail are answered side by
+    /// side, a handful at once; those that wait longer than the endpoint lives are not answered.
+    async fn answer(&self, request: ServedRequest) -> Result<Value, Refusal>;
+}
 
 /// Which incarnation serves, for whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,16 +85,38 @@ struct Rules {
     serves: Serves,
     contract: ManagerContract,
     descriptor: Value,
+    commands: Option<Arc<dyn ManagerCommands>>,
+}
+
+/// What becomes of a message.
+enum Heard {
+    /// Nobody waits for it, or nobody sent it.
+    Nothing,
+    /// It is answered at once, there.
+    Reply(String, EndpointReply),
+    /// Somebody else answers it; there, if an answer is waited for.
+    Command { by: Arc<dyn ManagerCommands>, request: Box<ServedRequest>, to: Option<(String, IdToken)> },
+}
+
+/// Whose answer a request is.
+enum Answer {
+    Own(Value),
+    Of(Arc<dyn ManagerCommands>),
 }
 
 impl Rules {
-    fn new(serves: Serves, contract: &ManagerContract) -> Result<Self, EpError> {
+    fn new(
+        serves: Serves,
+        contract: &ManagerContract,
+        commands: Option<Arc<dyn ManagerCommands>>,
+    ) -> Result<Self, EpError> {
         Ok(Self {
             space: serves.space.token(),
             endpoint: contract::endpoint()?.token(),
             descriptor: contract.descriptor(&serves.owner)?.to_value(),
             contract: contract.clone(),
             serves,
+            commands,
         })
     }
 
@@ -69,54 +133,53 @@ impl Rules {
     }
 
     /// The answer, or the first refusal in the contract's order: agreement with the subject, class, goal, target,
-    /// incarnation, digests, arguments.
-    fn answer(&self, request: &EndpointRequest, subject: &RequestSubject) -> Result<Value, EpError> {
+    /// incarnation, digests, arguments. A command's goal and arguments are for whoever answers it.
+    fn answer(&self, request: &EndpointRequest, subject: &RequestSubject) -> Result<Answer, EpError> {
         request.agree_with(subject)?;
         if request.class != CallClass::Ephemeral {
             return Err(EpError::new(EpCode::ClassMismatch, "the commands of this endpoint are ephemeral"));
         }
-        if request.goal_id.is_some() {
-            return Err(EpError::bad_request("the commands of this endpoint start no goal"));
+        let name = subject.command.as_str();
+        if request.goal_id.is_some() && matches!(name, DESCRIBE | PING) {
+            return Err(EpError::bad_request("this command starts no goal"));
         }
-        if subject.target != SubjectTarget::Untargeted {
-            return Err(EpError::new(
-                EpCode::TargetMismatch,
-                "the commands of this endpoint act on no agent",
-            ));
+        let declared = self.contract.command(&subject.command);
+        if !acts_on(declared, &subject.target) {
+            return Err(EpError::new(EpCode::TargetMismatch, "the command acts on no such target"));
         }
-        if subject.command.as_str() == DESCRIBE {
-            return Ok(self.descriptor.clone());
+        if name == DESCRIBE {
+            return Ok(Answer::Own(self.descriptor.clone()));
         }
-        let Some((input, output)) = self.contract.digests(&subject.command) else {
-            return Err(EpError::unimplemented("this manager has no such command"));
-        };
+        let unknown = || EpError::unimplemented("this manager has no such command");
+        let declared = declared.ok_or_else(unknown)?;
         request.check_bind(&self.serves.instance, self.serves.epoch)?;
-        if request.op.input_digest.as_ref() != Some(input)
-            || request.op.output_digest.as_ref() != Some(output)
+        if request.op.input_digest.as_ref() != Some(&declared.input_digest)
+            || request.op.output_digest.as_ref() != Some(&declared.output_digest)
         {
             return Err(EpError::new(
                 EpCode::ContractMismatch,
                 "the request is of another contract than this endpoint serves; describe it again",
             ));
         }
-        match subject.command.as_str() {
-            PING => match request.args {
-                RequestArgs::Absent | RequestArgs::Null => {
-                    Ok(json!({ "instanceId": self.serves.instance, "epoch": self.serves.epoch }))
-                }
-                RequestArgs::Object(_) => Err(EpError::bad_request("ping takes no arguments")),
-            },
-            _ => Err(EpError::unimplemented("this manager has no such command")),
+        match (name, &request.args) {
+            (PING, RequestArgs::Absent | RequestArgs::Null) => {
+                Ok(Answer::Own(json!({ "instanceId": self.serves.instance, "epoch": self.serves.epoch })))
+            }
+            (PING, RequestArgs::Object(_)) => Err(EpError::bad_request("ping takes no arguments")),
+            _ => self.commands.clone().map(Answer::Of).ok_or_else(unknown),
         }
     }
 
-    /// Where a message is answered, and with what; `None` for what nobody waits for, or nobody sent.
-    fn reply(&self, subject: &str, payload: &[u8]) -> Option<(String, EndpointReply)> {
-        let subject = self.hears(subject)?;
+    /// What becomes of a message that came on a subject.
+    fn hear(&self, on: &str, payload: &[u8]) -> Heard {
+        let Some(subject) = self.hears(on) else { return Heard::Nothing };
         let nonce = || IdToken::parse(subject.nonce.as_str()).ok();
-        let to = subject.reply(&self.serves.instance, self.serves.epoch).build().ok()?;
-        let refuse = |id: Option<IdToken>, refusal: EpError| {
-            Some((to.clone(), EndpointReply::failed(id?, refusal, Outcome::NotExecuted)))
+        let Ok(to) = subject.reply(&self.serves.instance, self.serves.epoch).build() else {
+            return Heard::Nothing;
+        };
+        let refuse = |id: Option<IdToken>, refusal: EpError| match id {
+            Some(id) => Heard::Reply(to.clone(), EndpointReply::failed(id, refusal, Outcome::NotExecuted)),
+            None => Heard::Nothing,
         };
         if payload.len() > MAX_REQUEST_BYTES {
             let why = format!("a request to this endpoint may have {MAX_REQUEST_BYTES} bytes at most");
@@ -132,15 +195,16 @@ impl Rules {
                 return refuse(own.or_else(nonce), refusal);
             }
         };
-        let answered = self.answer(&request, &subject);
-        if !request.reply_expected {
-            return None;
+        match self.answer(&request, &subject) {
+            Ok(Answer::Of(by)) => {
+                let to = request.reply_expected.then(|| (to, request.id.clone()));
+                let request = ServedRequest { subject: on.to_owned(), asked: subject, request };
+                Heard::Command { by, request: Box::new(request), to }
+            }
+            _ if !request.reply_expected => Heard::Nothing,
+            Ok(Answer::Own(data)) => Heard::Reply(to, EndpointReply::ok(request.id, Some(data))),
+            Err(refusal) => refuse(Some(request.id), refusal),
         }
-        let reply = match answered {
-            Ok(data) => EndpointReply::ok(request.id, Some(data)),
-            Err(refusal) => EndpointReply::failed(request.id, refusal, Outcome::NotExecuted),
-        };
-        Some((to, reply))
     }
 
     /// What is subscribed to: each command on the class, scatter and instance rails, plain and issued. The class rail is
@@ -162,16 +226,34 @@ impl Rules {
     }
 }
 
+/// Whether a command may be asked for about that: what is declared to act on nobody is not, and what acts on somebody is by a
+/// right that it declares.
+fn acts_on(declared: Option<&ClusterCommand>, target: &SubjectTarget) -> bool {
+    let by = match target {
+        SubjectTarget::Untargeted => return declared.is_none_or(|declared| !declared.targeted),
+        SubjectTarget::SelfMode => CommandMode::SelfMode,
+        SubjectTarget::Owner(_) => CommandMode::Owner,
+        SubjectTarget::Any(_) => CommandMode::Any,
+        SubjectTarget::Child(_) => CommandMode::Child,
+        SubjectTarget::Ledger(_) => CommandMode::Ledger,
+        SubjectTarget::Handle(_) => CommandMode::Handle,
+        SubjectTarget::Exact(_) => CommandMode::Exact,
+    };
+    declared.is_some_and(|declared| declared.modes.contains(&by))
+}
+
 impl ManagerEndpoint {
-    /// Opens the serving connection and hears from here on. Each session presents the newest serve credential.
+    /// Opens the serving connection and hears from here on. Each session presents the newest serve credential. Without
+    /// `commands` it answers `describe` and `ping` alone.
     pub async fn open(
         connector: &CredsConnector,
         creds: &RenewableCreds,
         serves: Serves,
         contract: &ManagerContract,
+        commands: Option<Arc<dyn ManagerCommands>>,
     ) -> Result<Self, EpError> {
         let label = super::label("manager-serve", &serves.space);
-        let rules = Arc::new(Rules::new(serves, contract)?);
+        let rules = Arc::new(Rules::new(serves, contract, commands)?);
         let connection = Box::pin(connector.open_standing(label, creds)).await?;
         match Self::hear(&connection, &rules).await {
             Ok(listeners) => Ok(Self { connection, listeners: Mutex::new(listeners) }),
@@ -206,11 +288,35 @@ impl ManagerEndpoint {
 }
 
 async fn listen(connection: Connection, rules: Arc<Rules>, mut subscription: Subscription) {
+    // Ends with this listener.
+    let mut answering = JoinSet::new();
     while let Some(Message { subject, payload, .. }) = subscription.next().await {
-        let Some((to, reply)) = rules.reply(&subject, &payload) else { continue };
-        if let Err(error) = connection.publish(&to, &[], Bytes::from(reply.to_bytes())).await {
-            tracing::warn!(%error, "manager endpoint: an answer was not sent");
+        match rules.hear(&subject, &payload) {
+            Heard::Nothing => {}
+            Heard::Reply(to, reply) => send(&connection, &to, &reply).await,
+            Heard::Command { by, request, to } => {
+                while answering.len() >= AT_ONCE {
+                    answering.join_next().await;
+                }
+                let connection = connection.clone();
+                answering.spawn(async move {
+                    let answered = by.answer(*request).await;
+                    let Some((to, id)) = to else { return };
+                    let reply = match answered {
+                        Ok(data) => EndpointReply::ok(id, Some(data)),
+                        Err(Refusal { error, outcome }) => EndpointReply::failed(id, error, outcome),
+                    };
+                    send(&connection, &to, &reply).await;
+                });
+                while answering.try_join_next().is_some() {}
+            }
         }
+    }
+}
+
+async fn send(connection: &Connection, to: &str, reply: &EndpointReply) {
+    if let Err(error) = connection.publish(to, &[], Bytes::from(reply.to_bytes())).await {
+        tracing::warn!(%error, "manager endpoint: an answer was not sent");
     }
 }
 
@@ -232,14 +338,15 @@ mod tests {
             instance: InstanceId::parse(&"i".repeat(26)).unwrap(),
             epoch: 0,
         };
-        Rules::new(serves, &ManagerContract::ping().unwrap()).unwrap()
+        Rules::new(serves, &ManagerContract::ping().unwrap(), None).unwrap()
     }
 
     fn request(command: &str, rail: &str, more: &Value) -> (String, Vec<u8>) {
         let caller = format!("u_{}.bob", "b".repeat(26));
         let subject = format!("cotal.main.{rail}.{command}.{caller}.{}.{}", "u".repeat(26), "n".repeat(22));
         let contract = ManagerContract::ping().unwrap();
-        let (input, output) = contract.digests(&Command::parse(PING).unwrap()).unwrap();
+        let declared = contract.command(&Command::parse(PING).unwrap()).unwrap();
+        let (input, output) = (&declared.input_digest, &declared.output_digest);
         let mut body = json!({
             "v": 1, "id": "id-1", "class": "ephemeral", "replyExpected": true, "deadlineMs": 100,
             "op": { "endpoint": "manager", "command": command, "inputDigest": input, "outputDigest": output },
@@ -250,7 +357,7 @@ mod tests {
     }
 
     fn code(rules: &Rules, (subject, payload): &(String, Vec<u8>)) -> Result<Value, &'static str> {
-        let (to, reply) = rules.reply(subject, payload).expect("it is answered");
+        let Heard::Reply(to, reply) = rules.hear(subject, payload) else { panic!("it is answered") };
         assert!(to.starts_with(&format!("cotal.main.ep.reply.manager.{}.0.", "i".repeat(26))), "{to}");
         match reply.result {
             Ok(data) => Ok(data.unwrap_or_default()),
@@ -327,9 +434,73 @@ mod tests {
             format!("{subject}.more"),
             "cotal.main".to_owned(),
         ] {
-            assert!(rules.reply(&other, &payload).is_none(), "{other}");
+            assert!(matches!(rules.hear(&other, &payload), Heard::Nothing), "{other}");
         }
         let (subject, cast) = request(PING, "ep.one.manager", &json!({ "replyExpected": false }));
-        assert!(rules.reply(&subject, &cast).is_none(), "a cast");
+        assert!(matches!(rules.hear(&subject, &cast), Heard::Nothing), "a cast");
+    }
+
+    struct Echo;
+
+    #[async_trait]
+    impl ManagerCommands for Echo {
+        async fn answer(&self, request: ServedRequest) -> Result<Value, Refusal> {
+            Ok(json!(request.subject))
+        }
+    }
+
+    /// `run-start` acts on nobody, `run-answer` on its caller.
+    fn of_runs(commands: Option<Arc<dyn ManagerCommands>>) -> Rules {
+        let void = cotal_wire::canonical::VOID_CLOSURE_DIGEST;
+        let command = |name: &str, targeted: bool| {
+            let mut command = json!({
+                "name": name, "class": "ephemeral", "targeted": targeted, "capability": "run", "inputDigest": void,
+                "outputDigest": void,
+            });
+            if targeted {
+                command["modes"] = json!(["self"]);
+            }
+            command
+        };
+        let declared = [command("run-start", false), command("run-answer", true)];
+        let contract = ManagerContract::of(1, &declared, []).unwrap();
+        Rules::new(rules().serves, &contract, commands).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_declared_command_is_handed_on_with_its_subject_and_about_its_declared_target_alone() {
+        let rules = of_runs(Some(Arc::new(Echo)));
+        let void = cotal_wire::canonical::VOID_CLOSURE_DIGEST;
+        let op = |command: &str| json!({ "endpoint": "manager", "command": command, "inputDigest": void, "outputDigest": void });
+        let asking = |command: &str, targeted: &str, more: Value| {
+            let (subject, payload) = request(command, "ep.one.manager", &json!({ "op": op(command) }));
+            let mut body: Value = serde_json::from_slice(&payload).unwrap();
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let subject = subject.replace(&format!(".{command}."), &format!(".{command}{targeted}."));
+            (subject, body.to_string().into_bytes())
+        };
+        for (command, targeted) in [("run-start", ""), ("run-answer", ".self")] {
+            let (subject, payload) = asking(command, targeted, json!({ "goalId": "g", "args": { "x": 1 } }));
+            let Heard::Command { by, request, to } = rules.hear(&subject, &payload) else {
+                panic!("{command} is handed on")
+            };
+            assert_eq!(to.expect("an answer is waited for").1.as_str(), "id-1");
+            assert_eq!(by.answer(*request).await, Ok(json!(subject)));
+        }
+        let (subject, cast) = asking("run-start", "", json!({ "replyExpected": false }));
+        assert!(matches!(rules.hear(&subject, &cast), Heard::Command { to: None, .. }), "a cast is served");
+
+        let refused =
+            |command: &str, targeted: &str, more: Value| code(&rules, &asking(command, targeted, more));
+        assert_eq!(refused("run-start", ".self", json!({})), Err("target-mismatch"));
+        assert_eq!(refused("run-answer", "", json!({})), Err("target-mismatch"));
+        let bind = json!({ "bind": { "instanceId": "i".repeat(26), "epoch": 1 } });
+        assert_eq!(refused("run-start", "", bind), Err("expired"));
+        let mut other = op("run-start");
+        other["inputDigest"] = json!(format!("sha256:{}", "0".repeat(64)));
+        assert_eq!(refused("run-start", "", json!({ "op": other })), Err("contract-mismatch"));
+        assert_eq!(refused("ping", "", json!({})), Err("unimplemented"), "this contract declares none");
+        let alone = of_runs(None);
+        assert_eq!(code(&alone, &asking("run-start", "", json!({}))), Err("unimplemented"));
     }
 }
