@@ -1,4 +1,4 @@
-//! A host, another machine, and a run of `remote-check` on it.
+//! A host, those who sign in at it, another machine, and a run of `remote-check` on it.
 
 use std::{
     collections::BTreeMap,
@@ -14,19 +14,30 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use cotal_auth::{
     AuthService, AuthServiceInputs, Composition, HostedContext, HostedSpace, PublicFaceRequest, SpaceAt,
     start_auth_service,
 };
+use cotal_broker::{Connection, CredsConnector, Custody};
 use cotal_dev_idp::{DevIdp, DevIdpOptions};
 use cotal_ledger::{GrantInput, Ledger};
-use cotal_manager::remote::{IdpTokens, ManagerHost, ManagerIdentity, Setup, contract::ManagerContract};
+use cotal_manager::remote::{
+    Active, HostRefusal, IdpTokens, ManagerHost, ManagerIdentity, Participant, RemoteError, Setup,
+    contract::ManagerContract,
+};
 use cotal_testkit::{disk::files, injected::Injected, process::Process, space::TestSpace, stage::Stage};
-use cotal_trust::system::{SystemClock, SystemEntropy};
-use cotal_wire::{Actor, DerivedOwner, LifecycleUid, Space};
+use cotal_trust::{
+    creds::{self, Creds},
+    idp::http_client,
+    system::{SystemClock, SystemEntropy},
+};
+use cotal_wire::{
+    Actor, ConnId, DerivedOwner, EpCode, LifecycleUid, Owner, Space, manager_authority::Incarnation,
+};
 use cotal_workspace::root::Root;
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 const COTAL: &str = env!("CARGO_BIN_EXE_cotal");
@@ -49,7 +60,17 @@ pub(crate) struct Host {
 }
 
 impl Host {
+    /// One whose standing credentials live for a moment.
     pub(crate) async fn start() -> Self {
+        Self::signing_for(TTL_SECS).await
+    }
+
+    /// One whose standing credentials outlive a test.
+    pub(crate) async fn signing_for_a_day() -> Self {
+        Self::signing_for(86_400).await
+    }
+
+    async fn signing_for(ttl_secs: u64) -> Self {
         let idp = DevIdp::start(DevIdpOptions::default(), Arc::new(SystemClock), Arc::new(SystemEntropy));
         let idp = idp.await.unwrap();
         let space = TestSpace::start("main", &idp.base_url()).await;
@@ -63,7 +84,7 @@ impl Host {
         let hosted = HostedSpace::new(context, at, store, COORDINATE, &space.state_dir);
         let inputs = AuthServiceInputs::new(hosted.callout_log(Arc::new(|_| {})))
             .public_face(PublicFaceRequest::on_port(0))
-            .composition(Composition::new().standing_renewable_ttl_seconds(TTL_SECS));
+            .composition(Composition::new().standing_renewable_ttl_seconds(ttl_secs));
         let service = start_auth_service(inputs).await.unwrap();
         let owner = space.material.owner_secret.derive(&idp.origin(), PERSON).unwrap();
         let host = Self { idp: Arc::new(idp), space, service, owner, _delivery: delivery };
@@ -71,16 +92,42 @@ impl Host {
         host
     }
 
-    fn ledger(&self) -> Ledger {
+    pub(crate) fn ledger(&self) -> Ledger {
         Ledger::at(&self.space.state_dir)
     }
 
     pub(crate) fn grant(&self, scope: &[&str]) {
-        let input = GrantInput::new(self.owner.clone(), Actor::parse(ACTOR).unwrap())
+        self.grant_to(ACTOR, scope);
+    }
+
+    /// Grants an actor of the person's anew: another incarnation.
+    pub(crate) fn grant_to(&self, actor: &str, scope: &[&str]) -> Incarnation {
+        self.grant_at(actor, scope, &["general"], None)
+    }
+
+    /// The same, at an incarnation.
+    pub(crate) fn grant_at(
+        &self,
+        actor: &str,
+        scope: &[&str],
+        channels: &[&str],
+        at: Option<&Incarnation>,
+    ) -> Incarnation {
+        let mut input = GrantInput::new(self.owner.clone(), Actor::parse(actor).unwrap())
             .scope(scope)
-            .allow_subscribe(["general"])
-            .allow_publish(["general"]);
-        self.ledger().grant_interactive(&input, &SystemClock, &SystemEntropy).unwrap();
+            .allow_subscribe(channels)
+            .allow_publish(channels);
+        input.lifecycle_uid = at.map(|at| at.lifecycle_uid.clone());
+        let row = self.ledger().grant_interactive(&input, &SystemClock, &SystemEntropy).unwrap();
+        Incarnation {
+            owner: Owner::from(&self.owner),
+            actor: input.actor,
+            lifecycle_uid: LifecycleUid::parse(row.lifecycle_uid.as_deref().unwrap()).unwrap(),
+        }
+    }
+
+    pub(crate) fn revoke(&self, who: &Incarnation) {
+        assert!(self.ledger().revoke_interactive(&self.owner, &who.actor).unwrap());
     }
 
     /// Files of agents' rows: none is left of an agent that was retired.
@@ -106,6 +153,67 @@ impl Host {
             entropy: Arc::new(SystemEntropy),
         }
     }
+}
+
+// === who signs in =============================================================================================
+
+impl Host {
+    /// What the public face answers an actor of the person's who asks for a bearer, with `more` members.
+    pub(crate) async fn exchange(&self, actor: &str, more: &Value) -> (u16, Value) {
+        let mut body = json!({ "idpToken": self.idp.mint_token(PERSON, 600), "actor": actor });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let url = format!("{}/exchange", self.face().trim_end_matches('/'));
+        let asked = http_client(PATIENCE).unwrap().post(url).header("content-type", "application/json");
+        let answer = asked.body(body.to_string()).send().await.unwrap();
+        (answer.status().as_u16(), serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap())
+    }
+
+    /// Signs an actor in, and connects it; the nonce under which it did.
+    pub(crate) async fn signed_in(&self, actor: &str, more: &Value) -> (ConnId, Connection) {
+        let (status, answer) = self.exchange(actor, more).await;
+        assert_eq!(status, 200, "{answer}");
+        let bearer = Zeroizing::new(answer["token"].as_str().unwrap().to_owned());
+        let sentinel = creds::parse(&self.space.material.callout.sentinel_creds).unwrap();
+        let nonce = ConnId::parse(LifecycleUid::mint(&SystemEntropy).as_str()).unwrap();
+        let connector = CredsConnector::new(&self.space.server.url(), Custody::new());
+        let connection = connector.open_bearer(&nonce, &sentinel, bearer).await.unwrap();
+        (nonce, connection)
+    }
+}
+
+/// A manager that may serve, in this process.
+pub(crate) async fn activated(setup: Setup) -> Active {
+    let registered = Participant::open(setup).unwrap().prepare().await.unwrap().register().await.unwrap();
+    registered.activate().await.unwrap()
+}
+
+/// One connection with something that was granted to a manager.
+pub(crate) async fn opened(active: &Active, what: &str, creds: &Creds) -> Connection {
+    active.connector().open_once(format!("test:{what}"), creds, None).await.unwrap()
+}
+
+/// The refusal of the host, which must have come.
+pub(crate) fn refusal<T>(answered: Result<T, RemoteError>) -> HostRefusal {
+    match answered {
+        Err(RemoteError::Host(refusal)) => refusal,
+        Err(other) => panic!("the host did not refuse it: {other}"),
+        Ok(_) => panic!("the host granted it"),
+    }
+}
+
+/// What a stream acknowledged, or JetStream answered.
+pub(crate) async fn answered(connection: &Connection, subject: &str, body: impl Into<Bytes>) -> Value {
+    let answer = connection.request(subject, &[], body.into(), PATIENCE).await;
+    let answer = answer.unwrap_or_else(|error| panic!("{subject}: {error}"));
+    let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
+    assert!(answer.get("error").is_none(), "{subject}: {answer}");
+    answer
+}
+
+/// Whether the broker keeps this connection from publishing there.
+pub(crate) async fn is_kept_from(connection: &Connection, subject: &str) -> bool {
+    connection.publish(subject, &[], Bytes::new()).await.unwrap();
+    connection.flush().await.is_err_and(|refusal| refusal.code == EpCode::PermissionDenied)
 }
 
 /// Proves a sign-in by the identity provider's own word.

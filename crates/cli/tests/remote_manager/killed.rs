@@ -25,14 +25,14 @@ use crate::{
 const LIVES: usize = 14;
 
 /// A host, and a machine whose participant is killed.
-struct House {
-    host: Host,
-    machine: Machine,
+pub(crate) struct House {
+    pub(crate) host: Host,
+    pub(crate) machine: Machine,
     instance: Option<InstanceId>,
 }
 
 impl House {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let host = Host::start().await;
         let machine = Machine::signed_in(&host).await;
         Self { host, machine, instance: None }
@@ -43,7 +43,7 @@ impl House {
     }
 
     /// A run that is killed after as many durable writes of its own.
-    fn dying_after(&self, writes: usize) -> Run {
+    pub(crate) fn dying_after(&self, writes: usize) -> Run {
         let arming = self.arming();
         std::fs::write(&arming, writes.to_string()).unwrap();
         Run::start(self.machine.command(&self.host, &[]).env(KILL_FILE, arming))
@@ -81,7 +81,7 @@ impl House {
         killed
     }
 
-    fn ends_whole(&mut self) {
+    pub(crate) fn ends_whole(&mut self) {
         self.is_whole(self.run());
     }
 

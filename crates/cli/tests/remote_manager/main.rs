@@ -1,12 +1,15 @@
-//! A manager without any signing key, as a process of its own on a root of its own, against a host that is another.
+//! A manager without any signing key on a root of its own, against a real host: as a process, `remote-check`, and where more is
+//! asked than that asks, as the participant in this one.
 //!
-//! The host signs standing credentials for five seconds, so that two of their lives fit into a test.
+//! Where renewals matter, the host signs standing credentials for five seconds, so that two of their lives fit into a test.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test that cannot go on ends")]
 
 mod house;
 mod killed;
 mod passing;
+mod questions;
+mod runs;
 mod scan;
 
 use std::{collections::BTreeSet, path::PathBuf};

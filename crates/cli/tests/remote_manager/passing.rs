@@ -15,7 +15,7 @@ use axum::{
     routing::post,
 };
 use cotal_manager::remote::{
-    Active, Participant, Prepared,
+    Participant, Prepared,
     standing::{Renewal, Standing, debt_file},
 };
 use cotal_testkit::proxy::{Net, Proxy};
@@ -28,15 +28,10 @@ use cotal_workspace::root::Root;
 use futures::future::{join_all, try_join_all};
 use serde_json::Value;
 
-use crate::house::{Host, PATIENCE};
+use crate::house::{Host, PATIENCE, activated};
 
 /// Managers that begin at once.
 const AT_ONCE: usize = 8;
-
-async fn activated(host: &Host, root: &std::path::Path, face: &str) -> Active {
-    let participant = Participant::open(host.setup(root, face)).unwrap();
-    participant.prepare().await.unwrap().register().await.unwrap().activate().await.unwrap()
-}
 
 fn held(standing: &Standing) -> [String; 5] {
     StandingRole::ALL.map(|role| standing.creds(role).unwrap().current().jwt)
@@ -114,7 +109,7 @@ async fn a_renewal_that_a_busy_host_turns_away_is_repeated_until_it_is_served() 
     let host = Host::start().await;
     let (front, face) = Front::before(&host).await;
     let dir = tempfile::tempdir().unwrap();
-    let active = activated(&host, dir.path(), &face).await;
+    let active = activated(host.setup(dir.path(), &face)).await;
     let standing = active.standing();
     let file = debt_file(&Root::at(dir.path()), &host.space.space);
 
@@ -166,7 +161,8 @@ async fn a_renewal_that_fails_keeps_every_credential_and_is_owed_until_one_succe
     let port = face.rsplit_once(':').unwrap().1.trim_end_matches('/').parse().unwrap();
     let proxy = Proxy::start(port).await.unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let active = activated(&host, dir.path(), &proxy.url().replace("nats://", "http://")).await;
+    let face = proxy.url().replace("nats://", "http://");
+    let active = activated(host.setup(dir.path(), &face)).await;
     let endpoint = active.serve().await.unwrap();
     let standing = active.standing();
     let file = debt_file(&Root::at(dir.path()), &host.space.space);
