@@ -37,6 +37,7 @@ pub mod managed_agents;
 pub mod manager;
 pub mod manager_verdict;
 mod mint_step;
+pub mod ownership;
 pub mod past;
 pub mod plane;
 pub mod plane_claim;

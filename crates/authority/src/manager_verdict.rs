@@ -13,6 +13,7 @@ use cotal_wire::{
 
 use crate::{
     connect_reader::{ConnectReader, DECISIONS, unproved},
+    ownership::{Owned, is_anothers},
     registration::{
         EndpointInstance,
         gate::{self, GateAt},
@@ -126,10 +127,10 @@ fn registered_at(spec: &SpecSeen, of: &Owner, gate: &GateAt) -> Option<Revision>
 
 // === reading ==================================================================================================
 
-/// Reads gate, spec and status, in this order, each only when what was read before it gives no verdict.
+/// Reads gate, owner, spec and status, in this order, each only when what was read before it gives no verdict.
 async fn look(
     stores: &AuthorityStores,
-    owner: &Owner,
+    asking: &Owner,
     instance: &InstanceId,
     local: Option<&LocalManager>,
 ) -> Result<ManagerVerdict, EpError> {
@@ -137,7 +138,13 @@ async fn look(
         EndpointToken::parse(MANAGER_ENDPOINT).map_err(|_| EpError::internal("manager is an endpoint"))?;
     let at = EndpointInstance { endpoint, instance: instance.clone() };
     let gate = gate::observe(stores, &at).await?;
-    let of = match owner_of(gate.as_ref(), owner, instance, local)? {
+    // The gate says what whoever registered the instance wrote there, whatever its state.
+    if gate.as_ref().is_some_and(|seen| *seen.gate.principal() == serve_principal(asking, instance))
+        && is_anothers(stores, Owned::Instance(&at), asking).await?
+    {
+        return Ok(ManagerVerdict::NotThisOwners);
+    }
+    let of = match owner_of(gate.as_ref(), asking, instance, local)? {
         Ok(of) => of,
         Err(verdict) => return Ok(verdict),
     };

@@ -6,7 +6,7 @@
 
 use cotal_broker::kv::LeaderRead;
 use cotal_wire::{
-    EpError, LifecycleUid, Principal, SessionClaim, SessionEndpoint, SessionId, UnixMillis,
+    EpError, LifecycleUid, Owner, Principal, SessionClaim, SessionEndpoint, SessionId, UnixMillis,
     names::session_key,
     rows::{SessionRow, SessionState},
 };
@@ -15,6 +15,7 @@ use subtle::ConstantTimeEq;
 use crate::{
     connect_reader::{ConnectReader, DECISIONS, ProvedOn, unproved},
     manager_verdict::{LocalManager, ManagerVerdict},
+    ownership::{Owned, is_anothers},
     store::at_key,
 };
 
@@ -105,12 +106,27 @@ impl ConnectReader {
             owner.ok_or_else(|| refused("only an owner that an exchange derives redeems a session"))?;
         let verdict = self.manager_verdict(&owner, row.serving().0, local).await?;
         check_manager(verdict, &row)?;
+        // The row says what any manager of the space wrote there.
+        if self.session_is_anothers(asked.session, &asked.principal.owner).await? {
+            return Err(refused("another owner's manager serves the session"));
+        }
         Ok(SessionClaim {
             endpoint: asked.endpoint.clone(),
             session_id: asked.session.clone(),
             epoch: asked.epoch,
             exp: row.exp().to_secs(),
         })
+    }
+
+    async fn session_is_anothers(&self, session: &SessionId, owner: &Owner) -> Result<bool, EpError> {
+        for _ in 0..DECISIONS {
+            let on = self.proved_on().await?;
+            let anothers = is_anothers(self.stores(), Owned::Session(session), owner).await;
+            if self.holds(on)? {
+                return anothers.inspect_err(|error| self.stores().doubt_after(error));
+            }
+        }
+        Err(unproved())
     }
 
     /// A session's row, leader-served; one that was deleted is none.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use cotal_authority::{
     delivery_admin::DeliveryAdmin,
+    manager::OfInstance,
     registration::{
         Deregistration, EndpointInstance, Registry, RepairRefusal, RepairReport, deregister_instance,
         reconcile_endpoint_gate,
@@ -119,7 +120,12 @@ impl Repair {
 pub async fn reconcile(args: ReconcileArgs, ctx: &Context) -> Result<(), CliError> {
     let repair = Repair::begin(&args.at, ctx).await?;
     let admin = DeliveryAdmin::new(repair.connector.clone());
-    let outcome = reconcile_endpoint_gate(&repair.registry, &repair.at, &admin, &admin).await;
+    let outcome = if repair.at.endpoint == EndpointName::manager().token() {
+        let seen = OfInstance { rail: &admin, instance: &repair.at.instance, itself: None };
+        reconcile_endpoint_gate(&repair.registry, &repair.at, &seen, &seen).await
+    } else {
+        reconcile_endpoint_gate(&repair.registry, &repair.at, &admin, &admin).await
+    };
     repair.end().await;
     match outcome {
         Ok(report) => ctx.report(&repaired_document(&report), || repaired(&report)),

@@ -365,6 +365,16 @@ pub fn eprepair_key(endpoint: &EndpointToken, instance: &InstanceId) -> String {
     format!("eprepair.{endpoint}.{instance}")
 }
 
+/// Auth key `epowner.<e>.<instance>`: whose the instance is, by the host's own word. No credential of an endpoint writes it.
+pub fn epowner_key(endpoint: &EndpointToken, instance: &InstanceId) -> String {
+    format!("epowner.{endpoint}.{instance}")
+}
+
+/// Auth key `sessowner.<id>`: whose a session is that a remote manager serves, by the host's own word.
+pub fn session_owner_key(session: &SessionId) -> String {
+    format!("sessowner.{session}")
+}
+
 /// Sessions key `session.<id>`.
 pub fn session_key(session: &SessionId) -> String {
     format!("session.{session}")

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cotal_authority::{
     evict::{Eviction, Evictor},
-    manager::{Holder, check_family, decide_maintenance, reconciliation, repair_refused},
+    manager::{Holder, OfInstance, check_family, decide_maintenance, reconciliation, repair_refused},
     registration::{Registry, RepairReport, reconcile_endpoint_gate},
 };
 use cotal_broker::Lifetime;
 use cotal_wire::{
-    ConnId, EpError, InfraRole, InstanceId, Principal,
+    ConnId, EpError, InfraRole, InstanceId, Owner, Principal,
     delivery_admin::EvictionResult,
     es_value::EsValue,
     grants::endpoint_serve,
@@ -28,12 +28,21 @@ pub(super) async fn mend(parts: &Parts, holder: &Holder, request: &EsValue) -> R
     let target = &request.target_instance_id;
     let decide = |gate: Option<&EndpointGate>| decide_maintenance(parts.host(), holder, &request, gate);
     decided_at_gate(parts, Kind::Maintenance, target, decide).await?;
+    // A scan of everybody's stream, and a sweep of everybody's connections: an owner has one at a time. What has waited is
+    // decided anew.
+    let _turn = parts.mending.take(holder.owner().clone()).await?;
+    parts.plane.check_open()?;
+    decided_at_gate(parts, Kind::Maintenance, target, decide).await?;
     let outcome = match &request.mend {
         Mend::Evict(named) => {
             let family = parts.plane.manager_family(target).await?;
-            Mended::Evicted(evict(parts, &check_family(named, &family)?).await?)
+            Mended::Evicted(evict(parts, &check_family(named, &family, holder.owner(), target)?).await?)
         }
-        Mend::Reconcile => Mended::Reconciled(Box::new(reconciliation(&reconcile(parts, target).await?))),
+        Mend::Reconcile => {
+            // Who mends the instance that it is itself is connected, and knows that it is.
+            let itself = (request.envelope.instance_id == *target).then(|| holder.owner());
+            Mended::Reconciled(Box::new(reconciliation(&reconcile(parts, target, itself).await?)))
+        }
     };
     print(&MaintenanceResult { owner: holder.owner().clone(), request, outcome })
 }
@@ -65,7 +74,11 @@ async fn evict(parts: &Parts, named: &[Principal]) -> Result<Vec<EvictionResult>
 ///
 /// Its grants are the registration executor's, narrower on the streams than those of the contract's
 /// `endpoint-serve-executor`: they list a family by STREAM.INFO, and may create no consumer.
-async fn reconcile(parts: &Parts, target: &InstanceId) -> Result<RepairReport, EpError> {
+async fn reconcile(
+    parts: &Parts,
+    target: &InstanceId,
+    itself: Option<&Owner>,
+) -> Result<RepairReport, EpError> {
     let at = manager_instance(target);
     let token = parts.space.token();
     let grants = {
@@ -75,11 +88,9 @@ async fn reconcile(parts: &Parts, target: &InstanceId) -> Result<RepairReport, E
     let lifetime = Lifetime::OneShot { ttl_secs: EXECUTOR_TTL_SECS, principal: None };
     let label = InfraRole::REMOTE_MANAGER_MAINTENANCE.label(&parts.space);
     let connection = parts.connector.open(label, &grants, lifetime).await?;
-    let delivery = parts.plane.delivery();
+    let seen = OfInstance { rail: parts.plane.delivery(), instance: target, itself };
     let repaired = match Registry::bind(&connection, &parts.space).await {
-        Ok(registry) => {
-            reconcile_endpoint_gate(&registry, &at, delivery, delivery).await.map_err(repair_refused)
-        }
+        Ok(registry) => reconcile_endpoint_gate(&registry, &at, &seen, &seen).await.map_err(repair_refused),
         Err(refusal) => Err(refusal),
     };
     // What was done stands, however the connection ends.

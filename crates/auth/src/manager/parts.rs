@@ -62,6 +62,8 @@ pub(crate) struct Parts {
     exchange_url: OnceLock<String>,
     /// Goal-index scans: an owner's go one after another, so that the stream's own turns are everybody's.
     pub(super) scans: Turns<Owner>,
+    /// Maintenance: an owner's go one after another, too.
+    pub(super) mending: Turns<Owner>,
     /// See [`Parts::issuing`].
     pub(super) issuing: OnceCell<Issuing>,
     /// See [`Parts::run_observer`].
@@ -98,6 +100,7 @@ impl Parts {
             entropy: inputs.entropy,
             exchange_url: OnceLock::new(),
             scans: Turns::default(),
+            mending: Turns::default(),
             issuing: OnceCell::new(),
             run_observer: OnceCell::new(),
         }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use cotal_broker::kv::{Bucket, LeaderRead, WriteOutcome};
-use cotal_testkit::manager::TestManager;
+use cotal_testkit::manager::{TestManager, unknown_proof};
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{
-    Actor, LifecycleUid, Names, OpId, Owner, Revision, SessionId,
+    Actor, InstanceId, LifecycleUid, Names, OpId, Owner, Revision, SessionId,
     manager_authority::{CredentialName, Operation, StandingRole},
     names::session_key,
 };
@@ -226,7 +226,7 @@ async fn nobody_serves_a_session_of_another_manager_and_everybody_their_own() {
     let sessions = Bucket::new(&connection, &Names::new(&rig.stage.space.space.token()).sessions_bucket());
     let (iid, owner, uid) = (&rig.manager.instance, &rig.manager.owner, &rig.manager.uid);
     let until = cotal_wire::Clock::now_secs(&SystemClock).0 + 600;
-    let stand = async |epoch: u64, state: &str| {
+    let stand = async |iid: &InstanceId, epoch: u64, state: &str| {
         let row = format!(
             "{{\"sessionId\":\"{SESSION}\",\"endpoint\":\"manager\",\"serving\":{{\"instanceId\":\"{iid}\",\
              \"epoch\":{epoch}}},\"holder\":{{\"principal\":\"{owner}.cli\",\"lifecycleUid\":\"{uid}\"}},\
@@ -242,21 +242,27 @@ async fn nobody_serves_a_session_of_another_manager_and_everybody_their_own() {
         assert!(matches!(sessions.put_pinned(&key, row.into(), at).await, WriteOutcome::Written(_)));
     };
     rig.stage.grant_human("bob", "cli", &["supervise"], &[]);
-    let mut theirs = manager_of(&rig.stage, "bob");
+    let bobs = manager_of(&rig.stage, "bob");
+    let mut theirs = bobs.clone();
+    theirs.instance = iid.clone();
     let ask = async |asking: &TestManager| {
         let id = asking.one_shot().public().to_string();
         rig.send("bob", &asking.request(Operation::Session, &session(&id, until))).await
     };
-    stand(0, "active").await;
-    let (status, answer) = ask(&theirs).await;
+    stand(iid, 0, "active").await;
+    let (status, answer) = ask(&bobs).await;
     assert_eq!(status, 403, "under an instance of their own: {answer}");
-    theirs.instance = iid.clone();
     let (status, answer) = ask(&theirs).await;
     assert_eq!(status, 403, "under the instance that serves it: {answer}");
     let id = rig.manager.one_shot().public().to_string();
     rig.granted(Operation::Session, session(&id, until)).await;
+    // Every manager writes the one ledger of sessions, and so may say there that this one is its own.
+    stand(&bobs.instance, 0, "active").await;
+    let (status, answer) = ask(&bobs).await;
+    assert_eq!(status, 403, "whatever its row says by now: {answer}");
+    assert!(answer["error"].as_str().unwrap().contains("another owner's manager"), "{answer}");
     for (epoch, state, what) in [(1, "active", "another epoch"), (0, "closed", "an end")] {
-        stand(epoch, state).await;
+        stand(iid, epoch, state).await;
         let (status, answer) = rig.ask(Operation::Session, session(&id, until)).await;
         assert_eq!(status, 403, "{what}: {answer}");
     }
@@ -281,5 +287,22 @@ async fn a_manager_ends_agents_and_no_person() {
     assert!(answer["error"].as_str().unwrap().contains("cotal actor revoke"), "{answer}");
     // An agent that had the name before the person did.
     rig.granted(Operation::Retire, of(&LifecycleUid::mint(&SystemEntropy))).await;
+    rig.daemon.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_renew_takes_no_turn_of_those_who_may() {
+    let rig = Rig::start().await;
+    let Activated { proof, .. } = rig.activated().await;
+    rig.stage.grant_human("mallory", "cli", &["supervise"], &["general"]);
+    let stranger = manager_of(&rig.stage, "mallory");
+    let unproved = stranger.request(Operation::RenewStandingBundle, &renewal(&unknown_proof(), 0));
+    // More than have a turn within a second, on this machine.
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let asked = (0..64 + 32 * cores).map(|_| rig.send("mallory", &unproved));
+    for (status, answer) in join_all(asked).await {
+        assert!(status == 403 || status == 429, "it waits for nothing: {status} {answer}");
+    }
+    rig.granted(Operation::RenewStandingBundle, renewal(&proof, 0)).await;
     rig.daemon.stop().await.unwrap();
 }

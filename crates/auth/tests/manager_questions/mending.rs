@@ -34,11 +34,16 @@ async fn holders_of_the_managers_family_are_evicted_in_one_sweep_and_strangers_a
         (manager.serving(), Principal::new(alice.clone(), StandingRole::GoalWriter.actor(instance)));
     managers.holds(&manager, &serve).await;
     managers.holds(&manager, &goal).await;
+    // The manager writes its family itself, and so may name anybody there.
     let stranger = Principal::parse_key(&format!("{alice}.worker")).unwrap();
-    let (one, two, stays) = (
+    let foreign = Principal::parse_key(&format!("local.U{}", "A".repeat(55))).unwrap();
+    managers.holds(&manager, &stranger).await;
+    managers.holds(&manager, &foreign).await;
+    let (one, two, stays, stays_too) = (
         managers.connected_as(&serve).await,
         managers.connected_as(&goal).await,
         managers.connected_as(&stranger).await,
+        managers.connected_as(&foreign).await,
     );
     let evicting = |target: &str, principals: &[&Principal]| {
         let principals: Vec<_> = principals.iter().map(|one| one.key()).collect();
@@ -49,6 +54,7 @@ async fn holders_of_the_managers_family_are_evicted_in_one_sweep_and_strangers_a
     };
     for (what, sub, request) in [
         ("a stranger", "alice", evicting(instance.as_str(), &[&serve, &stranger])),
+        ("a part of the space", "alice", evicting(instance.as_str(), &[&foreign])),
         ("another owner's manager", "bob", evicting(instance.as_str(), &[&serve])),
         ("another instance", "alice", evicting(&"x".repeat(26), &[&serve])),
     ] {
@@ -69,7 +75,9 @@ async fn holders_of_the_managers_family_are_evicted_in_one_sweep_and_strangers_a
     for connection in [&one, &two] {
         tokio::time::timeout(super::stage::AT_LAST, connection.ended()).await.expect("it was ended");
     }
-    assert!(futures::FutureExt::now_or_never(stays.ended()).is_none());
+    for connection in [&stays, &stays_too] {
+        assert!(futures::FutureExt::now_or_never(connection.ended()).is_none());
+    }
     service.close().await.unwrap();
     daemon.stop().await;
 }
@@ -115,6 +123,43 @@ async fn a_gate_that_a_dead_registration_left_frozen_is_reconciled_once_its_hold
     let own = dead.unproved(Kind::Maintenance, &more);
     let (status, answer) = ask(&stage, &service, "alice", &own).await;
     assert_eq!(status, 403, "an open gate needs no mending: {answer}");
+    service.close().await.unwrap();
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repair_ends_no_registration_that_runs_and_nobody_whom_the_family_names_beside_its_own() {
+    let stage = Stage::start().await;
+    for sub in ["alice", "bob"] {
+        stage.grant_human(sub, "cli", &["supervise"], &["general"]);
+    }
+    let daemon = delivery(&stage).await;
+    let service = start_auth_service(stage.inputs()).await.unwrap();
+    let managers = Managers::of(&stage);
+    let (alice, bob) = (Owner::from(&stage.owner_of("alice")), Owner::from(&stage.owner_of("bob")));
+    let frozen = managers.live(alice.clone()).await;
+    let asker = managers.live(bob.clone()).await;
+    let victim = Principal::parse_key(&format!("{alice}.worker")).unwrap();
+    managers.holds(&frozen, &victim).await;
+    managers.freeze(&frozen).await;
+    let more = json!({ "operation": "reconcile-registration", "targetInstanceId": frozen.instance });
+    let sent = asker.unproved(Kind::Maintenance, &more);
+
+    // Who registers again is connected as the executor alone.
+    let executor = Principal::new(alice, StandingRole::Executor.actor(&frozen.instance));
+    let registers = managers.connected_as(&executor).await;
+    let (status, answer) = ask(&stage, &service, "bob", &sent).await;
+    assert_eq!(status, 403, "{answer}");
+    assert!(answer["error"].as_str().unwrap().contains("holder-alive"), "{answer}");
+    registers.close().await.unwrap();
+
+    let connected = managers.connected_as(&victim).await;
+    let (status, answer) = ask(&stage, &service, "bob", &sent).await;
+    assert_eq!(status, 403, "one whom the family names is there: {answer}");
+    assert!(futures::FutureExt::now_or_never(connected.ended()).is_none(), "and stays");
+    connected.close().await.unwrap();
+    let (status, answer) = ask(&stage, &service, "bob", &sent).await;
+    assert_eq!(status, 200, "{answer}");
     service.close().await.unwrap();
     daemon.stop().await;
 }

@@ -3,11 +3,14 @@
 use cotal_auth::{AuthService, AuthServiceArgs, start_auth_service};
 use cotal_testkit::{manager::TestManager, raw::ConnectOutcome};
 use cotal_trust::system::SystemEntropy;
-use cotal_wire::{Actor, InstanceId, Owner, Principal};
+use cotal_wire::{
+    Actor, InstanceId, Names, Owner, Principal, Revision, manager_authority::Operation, names::epgate_key,
+};
 use cotal_workspace::instance_identity::{AUTH_INSTANCE_FILE, InstanceIdentity, MANAGER_INSTANCE_FILE};
 use serde_json::{Value, json};
 
 use super::{
+    asking::ask,
     managers::Managers,
     stage::{Daemon, Stage, claims_of},
 };
@@ -305,4 +308,58 @@ async fn local_primary_binds_people_to_the_hosts_manager_or_to_nothing() {
     std::fs::write(&file, "{}").unwrap();
     assert!(ask(None).await.is_err(), "unreadable");
     daemon.stop().await.unwrap();
+}
+
+/// Gate, spec and status of an instance are its registrant's to write; whose it is, is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_was_prepared_for_one_owner_is_nobody_elses_whatever_its_rows_say() {
+    let stage = Stage::start().await;
+    for sub in ["alice", "bob"] {
+        stage.grant_human(sub, "cli", &["spawn", "supervise"], &["general"]);
+    }
+    let (asked, managers) = (Asked::start(&stage).await, Managers::of(&stage));
+    let alice = stage.owner_of("alice");
+    let prepare = async |sub: &str, manager: &TestManager| {
+        ask(&stage, &asked.service, sub, &manager.request(Operation::Prepare, &json!({}))).await
+    };
+    let none = Err(format!(
+        "manager-caller selection found no manager candidate for owner {alice}; start one with `cotal manager start`"
+    ));
+    let bobs = managers.unheard(stage.owner_of("bob"));
+    let (status, answer) = prepare("bob", &bobs).await;
+    assert_eq!(status, 200, "{answer}");
+    let mut forged = managers.unheard(&alice);
+    forged.instance = bobs.instance.clone();
+    let (status, answer) = prepare("alice", &forged).await;
+    assert_eq!(status, 403, "it is bob's: {answer}");
+
+    managers.serve(&forged).await;
+    assert_eq!(asked.bound("alice", None).await, none);
+    let not_hers = Err(format!("manager instance {} is not this owner's", id(&forged)));
+    assert_eq!(asked.bound("alice", Some(id(&forged))).await, not_hers);
+    assert_eq!(asked.listed("alice").await, Vec::<Value>::new());
+    managers.retire(&stage, &forged).await;
+    assert_eq!(asked.bound("alice", None).await, none, "nor is she told that one of hers is not there");
+    assert_eq!(asked.bound("alice", Some(id(&forged))).await, not_hers);
+
+    // Her own, which nobody can take before she has registered it either.
+    let hers = managers.unheard(&alice);
+    let (status, answer) = prepare("alice", &hers).await;
+    assert_eq!(status, 200, "{answer}");
+    let mut taken = managers.unheard(stage.owner_of("bob"));
+    taken.instance = hers.instance.clone();
+    let (status, answer) = prepare("bob", &taken).await;
+    assert_eq!(status, 403, "{answer}");
+    managers.serve(&hers).await;
+    assert_eq!(asked.bound("alice", None).await, live(&hers));
+    let (status, answer) = prepare("alice", &hers).await;
+    assert_eq!(status, 200, "again: {answer}");
+
+    // What cannot be read is nobody's, and refuses nobody.
+    let bucket = Names::new(&stage.space.space.token()).auth_bucket();
+    let key = epgate_key(&bobs.at().endpoint, &InstanceId::mint(&SystemEntropy));
+    stage.put(&bucket, &key, "{}", Revision(0)).await;
+    assert_eq!(asked.bound("alice", None).await, live(&hers));
+    assert_eq!(asked.listed("alice").await.len(), 1);
+    asked.service.close().await.unwrap();
 }

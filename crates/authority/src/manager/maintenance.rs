@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use cotal_wire::{
-    EpCode, EpError, InstanceId, Principal,
+    EpCode, EpError, InstanceId, Owner, Principal,
     endpoint_token::MANAGER_ENDPOINT,
     manager_authority::{
         HolderLiveness, HolderState, Kind, MaintenanceRequest, Mend, Reconciliation, serve_principal,
@@ -11,7 +11,7 @@ use cotal_wire::{
     rows::{CredentialRow, EndpointGate, GateState},
 };
 
-use super::{Holder, Host};
+use super::{Holder, Host, mending::is_actor_of};
 use crate::{
     registration::{RepairCondition, RepairRefusal, RepairReport, reconcile::Liveness},
     scanner::Scanned,
@@ -49,18 +49,26 @@ pub fn decide_maintenance(
     Ok(())
 }
 
-/// Step 8: whoever is evicted holds a credential of the target's family.
-pub fn check_family(principals: &[String], holders: &BTreeSet<Principal>) -> Result<Vec<Principal>, EpError> {
+/// Step 8: whoever is evicted holds a credential of the target's family, and is one of the manager's own actors. The rows are
+/// the manager's own to write, and so might name anybody.
+pub fn check_family(
+    principals: &[String],
+    holders: &BTreeSet<Principal>,
+    owner: &Owner,
+    target: &InstanceId,
+) -> Result<Vec<Principal>, EpError> {
     principals
         .iter()
         .map(|named| {
-            Principal::parse_key(named).ok().filter(|principal| holders.contains(principal)).ok_or_else(
-                || {
+            Principal::parse_key(named)
+                .ok()
+                .filter(|principal| holders.contains(principal))
+                .filter(|principal| principal.owner == *owner && is_actor_of(principal, target))
+                .ok_or_else(|| {
                     EpError::permission_denied(
                         "a named principal holds no credential of this manager instance",
                     )
-                },
-            )
+                })
         })
         .collect()
 }
@@ -141,7 +149,7 @@ mod tests {
 
     use super::*;
     use crate::manager::fixtures::{
-        Check, INSTANCE, OTHER_INSTANCE, OTHER_OWNER, OWNER, World, human, instance, prove_order,
+        Check, INSTANCE, OTHER_INSTANCE, OTHER_OWNER, OWNER, World, human, instance, owner, prove_order,
     };
 
     const DENIED: EpCode = EpCode::PermissionDenied;
@@ -249,13 +257,26 @@ mod tests {
             [credential(INSTANCE, "c1", &a), credential(INSTANCE, "c2", &b), credential(INSTANCE, "c3", &a)];
         let holders = family_holders(&instance(INSTANCE), &rows).unwrap();
         let key = |principals: Vec<Principal>| principals.iter().map(Principal::key).collect::<Vec<_>>();
+        let check = |named: &[String], holders: &BTreeSet<Principal>| {
+            check_family(named, holders, &owner(OWNER), &instance(INSTANCE))
+        };
         assert_eq!(
-            key(check_family(&[b.clone(), a.clone()], &holders).unwrap()),
+            key(check(&[b.clone(), a.clone()], &holders).unwrap()),
             [b.clone(), a],
             "as they were named"
         );
         for stranger in [format!("{OWNER}.alice"), "no principal".to_owned(), format!("{OTHER_OWNER}.x")] {
-            assert_eq!(check_family(&[b.clone(), stranger], &holders).unwrap_err().code, DENIED);
+            assert_eq!(check(&[b.clone(), stranger], &holders).unwrap_err().code, DENIED);
+        }
+        // The family is written by the manager itself, which may name anybody there.
+        for named in [
+            format!("{OWNER}.alice"),
+            format!("{OTHER_OWNER}.manager_serve_{INSTANCE}"),
+            format!("{OWNER}.manager_serve_{OTHER_INSTANCE}"),
+            format!("local.U{}", "A".repeat(55)),
+        ] {
+            let forged = family_holders(&instance(INSTANCE), &[credential(INSTANCE, "c5", &named)]).unwrap();
+            assert_eq!(check(&[named], &forged).unwrap_err().code, DENIED);
         }
         let code =
             |row: Scanned| family_holders(&instance(INSTANCE), &[rows[0].clone(), row]).unwrap_err().code;

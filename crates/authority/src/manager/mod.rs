@@ -10,6 +10,7 @@ mod holder;
 mod intents;
 mod lifecycle;
 mod maintenance;
+mod mending;
 mod platform;
 mod queries;
 mod registration;
@@ -28,6 +29,7 @@ pub use lifecycle::{
 };
 pub(crate) use maintenance::family_holders;
 pub use maintenance::{check_family, decide_maintenance, reconciliation, repair_refused};
+pub use mending::OfInstance;
 pub use platform::{
     PlatformContext, Predecessor, SupervisorAssignment, check_platform_gate, check_predecessor, ended,
 };

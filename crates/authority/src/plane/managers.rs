@@ -9,7 +9,7 @@ use std::{
 use cotal_wire::{
     DerivedOwner, EndpointName, EpError, InstanceId, Owner, Principal,
     endpoint_token::MANAGER_ENDPOINT,
-    rows::{EndpointGate, GateState, GoalIndexRow},
+    rows::{EndpointGate, GoalIndexRow},
 };
 use futures::{FutureExt, StreamExt, stream};
 
@@ -19,7 +19,6 @@ use crate::{
     manager::{SurveyedManager, family_holders, side_of},
     scanner::{LedgerScanner, Scanned},
     sharing::{Bounds, Sharing},
-    store::at_key,
 };
 
 /// How many instances of one owner are looked at side by side.
@@ -31,8 +30,6 @@ type Gates = HashMap<Owner, Vec<ScannedGate>>;
 struct ScannedGate {
     instance: InstanceId,
     principal: Principal,
-    /// It is retired for good: nobody need look again.
-    retired: bool,
 }
 
 /// Scans of all manager gates. Whoever asks while one runs shares the next: what a selection costs the broker does not grow
@@ -60,8 +57,8 @@ impl ManagerGates {
     }
 }
 
-/// Reads the gates. A marker is passed over; a key or a row that is not what it must be refuses all of it, for it might be
-/// anybody's.
+/// Reads the gates. A marker is passed over, and a row that cannot be read: whoever registers an instance writes what they like
+/// there, and it is nobody's. A key that is no gate's refuses all of it: no registrant writes one.
 fn read_gates(rows: &[Scanned]) -> Result<Gates, EpError> {
     let prefix = format!("epgate.{MANAGER_ENDPOINT}.");
     let mut gates = Gates::new();
@@ -71,10 +68,15 @@ fn read_gates(rows: &[Scanned]) -> Result<Gates, EpError> {
             row.key.strip_prefix(&prefix).and_then(|id| InstanceId::parse(id).ok()).ok_or_else(|| {
                 EpError::internal(format!("{}: it is no key of a manager's gate", row.key.escape_default()))
             })?;
-        let gate = at_key(&row.key, EndpointGate::parse(value))?;
-        let retired = matches!(gate.state(), GateState::Retired(_));
+        let gate = match EndpointGate::parse(value) {
+            Ok(gate) => gate,
+            Err(error) => {
+                tracing::warn!(key = %row.key, %error, "a manager's gate cannot be read; its instance is nobody's");
+                continue;
+            }
+        };
         let principal = gate.principal().clone();
-        gates.entry(principal.owner.clone()).or_default().push(ScannedGate { instance, principal, retired });
+        gates.entry(principal.owner.clone()).or_default().push(ScannedGate { instance, principal });
     }
     Ok(gates)
 }
@@ -96,21 +98,21 @@ impl Plane {
             .flatten()
             .filter_map(|gate| {
                 let side = side_of(owner, &gate.instance, local, &gate.principal)?;
-                Some((gate.instance.clone(), side, gate.retired))
+                Some((gate.instance.clone(), side))
             })
             .collect();
-        own.sort_by(|(one, ..), (other, ..)| one.cmp(other));
-        let looks = own.into_iter().map(|(instance, side, retired)| async move {
-            let verdict = if retired {
-                ManagerVerdict::NotOpen
-            } else {
-                self.reader.manager_verdict(owner, &instance, local).await?
-            };
+        own.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let looks = own.into_iter().map(|(instance, side)| async move {
+            let verdict = self.reader.manager_verdict(owner, &instance, local).await?;
             Ok::<_, EpError>(SurveyedManager { instance, side, verdict })
         });
         let looked: Vec<_> = stream::iter(looks).buffered(VERDICTS_AT_ONCE).collect().await;
         self.fence.check()?;
-        looked.into_iter().collect()
+        // A gate that names this owner without being theirs is not told, and stands in nobody's way.
+        let not_theirs = |one: &Result<SurveyedManager, EpError>| {
+            one.as_ref().is_ok_and(|one| one.verdict == ManagerVerdict::NotThisOwners)
+        };
+        looked.into_iter().filter(|one| !not_theirs(one)).collect()
     }
 
     /// The goals of one owner, each row parsed: a marker is `failed-precondition`, a row that is garbled or another's
@@ -149,19 +151,19 @@ mod tests {
     }
 
     #[test]
-    fn gates_are_read_by_owner_and_one_that_cannot_be_read_refuses_all() {
+    fn gates_are_read_by_owner_and_one_that_cannot_be_read_is_nobodys() {
         let (a, b) = ("a".repeat(26), "b".repeat(26));
         let good = row(&format!("epgate.manager.{a}"), Some(gate(&format!("u_{a}.manager_serve_{a}"))));
         let local = row(&format!("epgate.manager.{b}"), Some(gate("local.UAAA")));
         let marker = row("epgate.manager.not-a-token", None);
-        let gates = read_gates(&[good.clone(), local, marker]).unwrap();
+        let garbled = row(&format!("epgate.manager.{}", "c".repeat(26)), Some("{}".to_owned()));
+        let gates = read_gates(&[good.clone(), garbled, local, marker]).unwrap();
         assert_eq!(gates.len(), 2);
         assert_eq!(gates[&Owner::local()][0].instance.as_str(), b);
         for bad in [
             row("epgate.manager.not-a-token", Some(gate("local.UAAA"))),
             row(&format!("epgate.other.{a}"), Some(gate("local.UAAA"))),
             row(&format!("epgate.manager.{a}.x"), Some(gate("local.UAAA"))),
-            row(&format!("epgate.manager.{b}"), Some("{}".to_owned())),
         ] {
             let key = bad.key.clone();
             assert_eq!(read_gates(&[good.clone(), bad]).err().unwrap().code, EpCode::Internal, "{key}");

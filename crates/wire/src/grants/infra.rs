@@ -121,7 +121,10 @@ pub fn remote_manager_issuer(space: &SpaceToken, conn: &ConnId) -> Permissions {
         message_get(&auth),
         message_get(&records),
     ];
-    publish.extend(["epgate.>", "epcred.>"].map(|key| Names::kv_subject(&names.auth_bucket(), key)));
+    publish.extend(
+        ["epgate.>", "epcred.>", "epowner.manager.*", "sessowner.*"]
+            .map(|key| Names::kv_subject(&names.auth_bucket(), key)),
+    );
     publish.extend([
         stream_info(&admission),
         message_get(&admission),

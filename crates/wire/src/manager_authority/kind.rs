@@ -215,6 +215,11 @@ impl Operation {
         Self::ALL.into_iter().find(|operation| operation.as_str() == name)
     }
 
+    /// Whether it hands out the credentials that write the rows of the manager's own registration as they like.
+    pub const fn grants_registration(self) -> bool {
+        matches!(self, Self::Prepare | Self::Renew | Self::RenewStandingBundle)
+    }
+
     /// What a request of this operation stands on.
     pub const fn rule(self) -> Rule {
         let (epoch, proof, gate) = match self {

@@ -24,6 +24,7 @@ mod issued_permissions;
 mod lease;
 mod natkey;
 mod obligation;
+mod ownership;
 mod plane_claim;
 mod policy;
 mod read_acl;
@@ -62,6 +63,7 @@ pub use natkey::NatkeyRow;
 pub use obligation::{
     Commit, CommitValue, FactWork, Obligation, ObligationKey, ObligationState, Owed, Route, RoutedPool,
 };
+pub use ownership::Ownership;
 pub use plane_claim::{ClaimState, PlaneClaim, PlaneTuple};
 pub use policy::PolicyRow;
 pub use read_acl::ReadAcl;

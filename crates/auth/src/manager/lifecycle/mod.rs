@@ -12,6 +12,7 @@ use cotal_authority::{
         Holder, ObservedRun, SESSION_ENDED, decide_asking, decide_at_gate, decide_retired, decide_session,
         runs::decide_renewed_run, same_run, still_at,
     },
+    ownership::Owned,
     registration::gate::GateAt,
     run_records::observe_run,
     run_rows::RunRows,
@@ -32,7 +33,7 @@ use cotal_wire::{
     },
 };
 
-use super::{Parts, mint::Minting, runs::sign_pair};
+use super::{Parts, issuing::manager_instance, mint::Minting, runs::sign_pair};
 use crate::manager::{Answer, NoAnswer, print};
 use duties::Duties;
 
@@ -50,16 +51,20 @@ pub(super) async fn issue(parts: &Parts, holder: &Holder, request: &EsValue) -> 
     let request = ServiceRequest::parse(request, holder.kind())?;
     let host = parts.lifecycle_host();
     decide_asking(host, holder, &request)?;
-    if request.operation == Operation::RenewStandingBundle {
-        // Before anything is read that it is decided on.
-        parts.renewals.turn().await?;
-    }
     let gate = if request.operation.rule().reads_gate() {
         parts.manager_gate(&request.envelope.instance_id).await?
     } else {
         None
     };
     decide_at_gate(host, holder, &request, gate.as_ref().map(|seen| &seen.gate))?;
+    if request.operation == Operation::RenewStandingBundle {
+        // Nobody waits, and makes others wait, who may not renew. The gate is read again after it.
+        parts.renewals.turn().await?;
+    }
+    if request.operation.grants_registration() {
+        let at = manager_instance(&request.envelope.instance_id);
+        parts.bind(Owned::Instance(&at), holder.owner()).await?;
+    }
 
     let minting = Minting::new(parts, holder.not_after())?;
     let asked = Asked { parts, holder, request: &request, minting: &minting };
@@ -177,6 +182,7 @@ impl Asked<'_> {
         }
         let row = self.parts.plane.reader().session_row(&id).await?;
         decide_session(self.envelope(), session, row.as_ref())?;
+        self.parts.bind(Owned::Session(&id), self.holder.owner()).await?;
         let (endpoint, conn) = (EndpointName::manager().token(), session.id.conn_id());
         let grant = manager::session_serving(self.minting.space(), &endpoint, &id, session.epoch, &conn);
         let kind = CredentialKind::SessionServing;
