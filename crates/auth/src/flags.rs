@@ -205,15 +205,31 @@ fn digits(raw: &str) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn args() -> AuthServiceArgs {
+    pub(crate) fn args() -> AuthServiceArgs {
         AuthServiceArgs {
             space: Some("demo".into()),
             server: Some("nats://127.0.0.1:4222".into()),
             ..AuthServiceArgs::default()
         }
+    }
+
+    /// Each flag of the HTTP faces beside these.
+    pub(crate) fn each_of_the_faces(args: &AuthServiceArgs) -> [(&'static str, AuthServiceArgs); 6] {
+        let (args, some) = (|| args.clone(), |text: &str| Some(text.to_owned()));
+        [
+            ("--port", AuthServiceArgs { port: some("0"), ..args() }),
+            ("--exchange-public-port", AuthServiceArgs { exchange_public_port: some("1"), ..args() }),
+            ("--exchange-public-url", AuthServiceArgs { exchange_public_url: some("https://x"), ..args() }),
+            ("--exchange-trusted-proxy", AuthServiceArgs { exchange_trusted_proxy: true, ..args() }),
+            ("--advertised-server", AuthServiceArgs { advertised_server: some("nats://x"), ..args() }),
+            (
+                "--agent-provisioning-url",
+                AuthServiceArgs { agent_provisioning_url: some("https://x"), ..args() },
+            ),
+        ]
     }
 
     fn refusal(args: &AuthServiceArgs) -> String {
@@ -237,19 +253,11 @@ mod tests {
             panic!("--server and --auth-timeout are every lane's");
         };
         assert_eq!((flags.manifest, flags.callout_limits.auth_timeout), ("m".into(), Duration::from_secs(7)));
-        for (flag, case) in [
+        let others = [
             ("--space", AuthServiceArgs { space: Some("demo".into()), ..host() }),
-            ("--port", AuthServiceArgs { port: Some("0".into()), ..host() }),
-            ("--exchange-public-port", AuthServiceArgs { exchange_public_port: Some("1".into()), ..host() }),
-            ("--exchange-public-url", AuthServiceArgs { exchange_public_url: Some("x".into()), ..host() }),
-            ("--exchange-trusted-proxy", AuthServiceArgs { exchange_trusted_proxy: true, ..host() }),
-            ("--advertised-server", AuthServiceArgs { advertised_server: Some("x".into()), ..host() }),
-            (
-                "--agent-provisioning-url",
-                AuthServiceArgs { agent_provisioning_url: Some("x".into()), ..host() },
-            ),
             ("--service-endpoints", AuthServiceArgs { service_endpoints: true, ..host() }),
-        ] {
+        ];
+        for (flag, case) in others.into_iter().chain(each_of_the_faces(&host())) {
             let refused = refusal(&case);
             let expected = format!("auth-service: {flag} is not taken beside --spaces: ");
             assert!(refused.starts_with(&expected), "{refused}");
@@ -288,14 +296,9 @@ mod tests {
 
     #[test]
     fn public_flags_without_the_public_port_are_errors() {
-        let cases = [
-            AuthServiceArgs { exchange_public_url: Some("https://x".into()), ..args() },
-            AuthServiceArgs { exchange_trusted_proxy: true, ..args() },
-            AuthServiceArgs { advertised_server: Some("nats://x".into()), ..args() },
-            AuthServiceArgs { agent_provisioning_url: Some("https://x".into()), ..args() },
-        ];
-        for case in cases {
-            assert!(refusal(&case).contains("add --exchange-public-port"), "{case:?}");
+        let listens = |flag: &str| ["--port", "--exchange-public-port"].contains(&flag);
+        for (flag, case) in each_of_the_faces(&args()).into_iter().filter(|(flag, _)| !listens(flag)) {
+            assert!(refusal(&case).contains("add --exchange-public-port"), "{flag}");
         }
     }
 

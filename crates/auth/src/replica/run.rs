@@ -136,14 +136,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::flags::tests::{args as of_a_service, each_of_the_faces};
 
     fn args() -> AuthServiceArgs {
-        AuthServiceArgs {
-            space: Some("demo".into()),
-            server: Some("nats://127.0.0.1:4222".into()),
-            callout_only: true,
-            ..AuthServiceArgs::default()
-        }
+        AuthServiceArgs { callout_only: true, ..of_a_service() }
     }
 
     fn refusal(args: &AuthServiceArgs) -> String {
@@ -152,19 +148,8 @@ mod tests {
 
     #[test]
     fn a_replica_refuses_the_http_flags_and_service_endpoints_before_anything_else() {
-        let some = |text: &str| Some(text.to_owned());
-        for (flag, case) in [
-            ("--port", AuthServiceArgs { port: some("0"), ..args() }),
-            ("--exchange-public-port", AuthServiceArgs { exchange_public_port: some("1"), ..args() }),
-            ("--exchange-public-url", AuthServiceArgs { exchange_public_url: some("https://x"), ..args() }),
-            ("--exchange-trusted-proxy", AuthServiceArgs { exchange_trusted_proxy: true, ..args() }),
-            ("--advertised-server", AuthServiceArgs { advertised_server: some("nats://x"), ..args() }),
-            (
-                "--agent-provisioning-url",
-                AuthServiceArgs { agent_provisioning_url: some("https://x"), ..args() },
-            ),
-            ("--service-endpoints", AuthServiceArgs { service_endpoints: true, ..args() }),
-        ] {
+        let endpoints = ("--service-endpoints", AuthServiceArgs { service_endpoints: true, ..args() });
+        for (flag, case) in each_of_the_faces(&args()).into_iter().chain([endpoints]) {
             let says = format!("auth-service: {flag} refuses beside --callout-only");
             let nameless = AuthServiceArgs { space: None, ..case };
             assert!(refusal(&nameless).starts_with(&says), "{nameless:?}");
