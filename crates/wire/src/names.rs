@@ -350,7 +350,7 @@ pub fn stage_key(op: &OpId) -> String {
     format!("stage.{op}")
 }
 
-/// Auth key `natkey.<user nkey>`: a native issuance row (contract 10 §5, decision D13).
+/// Auth key `natkey.<user nkey>`: a native issuance row (contract 10 §5, 12 D13).
 pub fn natkey_key(user: &Nkey<User>) -> String {
     format!("natkey.{user}")
 }

@@ -170,7 +170,7 @@ impl<O: OpenLane> Lanes<O> {
     /// Whether no lane that answers, or may come to answer, is left of an entry that is wanted no more. Until then a removed
     /// space might still mint.
     ///
-    /// Decision D10 waits for each such lane to have closed. Of two this waits for less, because nobody may be kept waiting
+    /// Contract 12 D10 waits for each such lane to have closed. Of two this waits for less, because nobody may be kept waiting
     /// for a broker that hangs (contract 10 §6.3): an opening that was barred will answer nothing, and a lane whose close
     /// failed after it had stopped its intake holds no more than a claim, which a broker without the space's account will
     /// never take back. A close that did not come as far as that is waited for.

@@ -1,5 +1,5 @@
 //! Watches a manifest on disk: it is read again when it has changed, when the host is told to, and by the backstop
-//! (contract 10 §6.2, decision D11).
+//! (contract 10 §6.2, 12 D11).
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use tokio::{sync::watch, time::MissedTickBehavior};
 /// How often the file is looked at. A look is one `lstat`, which unlike a notification also works where the file lies
 /// on a network or comes through a mount. A symlink has no look of what it points to, and the read refuses one.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// After this long it is read whether it seems changed or not (decision D11).
+/// After this long it is read whether it seems changed or not (contract 12 D11).
 pub(super) const BACKSTOP: Duration = Duration::from_secs(30);
 
 /// The manifest's text, or why it cannot be read.
@@ -124,7 +124,7 @@ fn read(path: &Path) -> Reading {
     }
 }
 
-/// The acknowledgment beside a manifest, `<manifest>.applied` (contract 10 §6.3, decision D10).
+/// The acknowledgment beside a manifest, `<manifest>.applied` (contract 10 §6.3, 12 D10).
 #[derive(Debug, Clone)]
 pub(super) struct Applied(PathBuf);
 

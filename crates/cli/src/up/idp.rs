@@ -1,4 +1,4 @@
-//! Which identity provider a space has (contract 04 §6.3, decision D21).
+//! Which identity provider a space has (contract 04 §6.3, 12 D21).
 
 use cotal_trust::idp::{IdpPin, JwksResolver};
 use cotal_wire::Space;

@@ -108,7 +108,7 @@ pub fn records_scanner(space: &SpaceToken, conn: &ConnId) -> Permissions {
 /// The remote manager issuer, `cotal:remote-manager-issuer:<space>`: issues into the families of endpoint instances, reads
 /// what its decisions stand on where it leads, and hears the requests that managers serve for runs. It answers none.
 ///
-/// No published list has it all (decision D16). It writes no agent's rows, which the published list let it: those are the
+/// No published list has it all (contract 12 D16). It writes no agent's rows, which the published list let it: those are the
 /// mint writer's.
 pub fn remote_manager_issuer(space: &SpaceToken, conn: &ConnId) -> Permissions {
     let names = Names::new(space);
