@@ -192,7 +192,29 @@ impl Applied {
 
 #[cfg(test)]
 mod tests {
+    use futures::stream;
+    use tokio::time::{Instant, timeout};
+
     use super::*;
+
+    /// As where a file system's clock is too coarse to tell a change from what was there before it.
+    #[tokio::test(start_paused = true)]
+    async fn a_change_that_no_look_shows_is_read_by_the_backstop() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("spaces.json");
+        std::fs::write(&path, "before").unwrap();
+        let (_, first) = look_and_read(path.clone()).await;
+        std::fs::write(&path, "after!").unwrap();
+        let (told, readings) = watch::channel(first);
+        let began = Instant::now();
+        tokio::spawn(follow(path.clone(), look_at(&path), stream::pending().boxed(), told));
+        let mut watched = Watched { readings };
+        assert_eq!(watched.reading().as_deref(), Ok("before"));
+        timeout(10 * BACKSTOP, watched.changed()).await.expect("it is read whether it seems changed or not");
+        assert_eq!(watched.reading().as_deref(), Ok("after!"));
+        let took = began.elapsed();
+        assert!((BACKSTOP..BACKSTOP + LOOK_EVERY).contains(&took), "{took:?}");
+    }
 
     #[tokio::test]
     async fn an_acknowledgment_that_is_gone_or_another_one_says_nothing_of_this_manifest() {
