@@ -1,6 +1,6 @@
 //! The flags of `cotal auth-service`: everything that can be refused before anything is touched.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use cotal_broker::Servers;
 use cotal_callout::CalloutLimits;
@@ -8,12 +8,13 @@ use cotal_wire::Space;
 
 use crate::{
     daemon::{DaemonError, STARTUP_HOLD},
-    public_face::{ADVERTISED_SERVER_FLAG, PROVISIONING_URL_FLAG, PUBLIC_URL_FLAG, PublicFace},
+    public_face::{ADVERTISED_SERVER_FLAG, Given, PROVISIONING_URL_FLAG, PUBLIC_URL_FLAG, PublicFace},
     served::ServiceFlags,
 };
 
-/// The flags of `cotal auth-service`, as they were given.
-#[derive(Debug, Clone, Default)]
+/// The flags of `cotal auth-service`, as they were given. Printed for debugging, no URL is among them: one that carries
+/// credentials is refused only later.
+#[derive(Clone, Default)]
 pub struct AuthServiceArgs {
     /// `--space`.
     pub space: Option<String>,
@@ -54,6 +55,39 @@ pub(crate) struct HostFlags {
     pub(crate) manifest: PathBuf,
     pub(crate) servers: Servers,
     pub(crate) callout_limits: CalloutLimits,
+}
+
+impl fmt::Debug for AuthServiceArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            space,
+            server,
+            port,
+            exchange_public_port,
+            exchange_public_url,
+            exchange_trusted_proxy,
+            advertised_server,
+            agent_provisioning_url,
+            auth_timeout,
+            callout_only,
+            spaces,
+            service_endpoints,
+        } = self;
+        f.debug_struct("AuthServiceArgs")
+            .field("space", space)
+            .field("server", &Given(server))
+            .field("port", port)
+            .field("exchange_public_port", exchange_public_port)
+            .field("exchange_public_url", &Given(exchange_public_url))
+            .field("exchange_trusted_proxy", exchange_trusted_proxy)
+            .field("advertised_server", &Given(advertised_server))
+            .field("agent_provisioning_url", &Given(agent_provisioning_url))
+            .field("auth_timeout", auth_timeout)
+            .field("callout_only", callout_only)
+            .field("spaces", spaces)
+            .field("service_endpoints", service_endpoints)
+            .finish()
+    }
 }
 
 impl AuthServiceArgs {
@@ -283,6 +317,20 @@ pub(crate) mod tests {
             let text = refusal(&AuthServiceArgs { server: Some(bad.into()), ..args() });
             assert!(text.starts_with("auth-service: --server: ") && !text.contains("s3cret"), "{text}");
         }
+    }
+
+    #[test]
+    fn flags_that_are_printed_show_no_url_that_was_given() {
+        let secret = || Some("https://u:s3cret@h".to_owned());
+        let given = AuthServiceArgs {
+            server: secret(),
+            exchange_public_url: secret(),
+            advertised_server: secret(),
+            agent_provisioning_url: secret(),
+            ..args()
+        };
+        let printed = format!("{given:?}");
+        assert!(printed.contains("demo") && !printed.contains("s3cret"), "{printed}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The operator's choice of a public face, checked once for the command line and for hosts (contract 05 §3.4).
 
+use std::fmt;
+
 use cotal_broker::Servers;
 use url::Url;
 
@@ -34,7 +36,7 @@ pub enum PublicFaceError {
 }
 
 /// A checked public face. It binds 127.0.0.1; a reverse proxy in front of it terminates TLS.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PublicFace {
     port: u16,
     trusted_proxy: bool,
@@ -47,6 +49,29 @@ pub struct PublicFace {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicFaceRequest {
     face: PublicFace,
+}
+
+/// A URL as it was given, for debugging: whether there is one. It may carry credentials.
+pub(crate) struct Given<'a>(pub(crate) &'a Option<String>);
+
+impl fmt::Debug for Given<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Some(..)" } else { "None" })
+    }
+}
+
+/// Of a request, too, of which nothing is checked.
+impl fmt::Debug for PublicFace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { port, trusted_proxy, url, advertised_server, agent_provisioning_url } = self;
+        f.debug_struct("PublicFace")
+            .field("port", port)
+            .field("trusted_proxy", trusted_proxy)
+            .field("url", &Given(url))
+            .field("advertised_server", &Given(advertised_server))
+            .field("agent_provisioning_url", &Given(agent_provisioning_url))
+            .finish()
+    }
 }
 
 impl PublicFaceRequest {
@@ -171,9 +196,11 @@ impl PublicFace {
 }
 
 fn refuse_credentials(flag: &'static str, url: Option<&str>) -> Result<(), PublicFaceError> {
-    let carries = url
-        .and_then(|url| Url::parse(url).ok())
-        .is_some_and(|url| !url.username().is_empty() || url.password().is_some());
+    let carries = url.is_some_and(|url| match Url::parse(url) {
+        Ok(url) => !url.username().is_empty() || url.password().is_some(),
+        // What no parser takes apart may be credentials up to its last `@`.
+        Err(_) => url.contains('@'),
+    });
     if carries { Err(PublicFaceError::Credentials(flag)) } else { Ok(()) }
 }
 
@@ -232,6 +259,7 @@ mod tests {
         let refused = [
             checked(Some("https://u:s3cret@x"), None, None),
             checked(Some("http://u:s3cret@x"), None, None),
+            checked(Some("https://u:s3cret@x:port"), None, None),
             checked(None, Some("nats://u:s3cret@h"), None),
             checked(None, Some("nats://s3cret@h"), None),
             checked(None, Some("http://s3cret@h"), None),
@@ -242,6 +270,12 @@ mod tests {
             let text = refused.unwrap_err().to_string();
             assert!(!text.contains("s3cret"), "{text}");
         }
+        let asked = PublicFaceRequest::on_port(0)
+            .url("https://u:s3cret@x")
+            .advertised_server("nats://u:s3cret@x")
+            .agent_provisioning_url("https://u:s3cret@x");
+        let printed = format!("{asked:?}");
+        assert!(printed.contains("url: Some(..)") && !printed.contains("s3cret"), "{printed}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ const SCHEME_END: &str = "://";
 const DEFAULT_SCHEME: &str = "nats";
 
 /// One or more servers. Printed, they are host and port alone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Servers {
     text: String,
     addresses: Vec<ServerAddr>,
@@ -54,6 +54,12 @@ impl Servers {
     }
 }
 
+impl fmt::Debug for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Servers({self})")
+    }
+}
+
 impl fmt::Display for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, server) in self.addresses.iter().enumerate() {
@@ -88,6 +94,7 @@ mod tests {
             let servers = Servers::parse(given).unwrap();
             assert_eq!((servers.to_string().as_str(), servers.first_url().as_str()), (shown, first));
             assert_eq!(servers.as_str(), given);
+            assert_eq!(format!("{servers:?}"), format!("Servers({shown})"));
         }
     }
 

@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 use crate::{
     context::{Context, space_flag},
     exchange_client::{AgentExchange, ExchangeFace, ManagerCall},
+    given_url::GivenUrl,
     outcome::CliError,
 };
 
@@ -30,7 +31,7 @@ pub struct AgentBearerArgs {
     pub dir: Option<PathBuf>,
     /// The https base of a public exchange.
     #[arg(long, value_name = "URL")]
-    pub exchange_url: Option<String>,
+    pub exchange_url: Option<GivenUrl>,
     /// The space.
     #[arg(long)]
     pub space: Option<String>,

@@ -12,6 +12,7 @@ use crate::{
     context::{Context, space_flag},
     doctor,
     exchange_flags::ExchangeFlags,
+    given_url::GivenUrl,
     outcome::CliError,
     renewal::{Pass, Which},
 };
@@ -44,7 +45,7 @@ pub struct AuthServiceArgs {
     pub space: Option<String>,
     /// The broker's URL.
     #[arg(long, value_name = "URL")]
-    pub server: Option<String>,
+    pub server: Option<GivenUrl>,
     /// Loopback HTTP port; 0, the default, takes a free one.
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
@@ -202,13 +203,13 @@ fn service_args(args: AuthServiceArgs) -> Result<cotal_auth::AuthServiceArgs, Cl
     });
     Ok(cotal_auth::AuthServiceArgs {
         space: args.space,
-        server: args.server,
+        server: args.server.map(String::from),
         port: args.port.map(|port| port.to_string()),
         exchange_public_port: args.exchange.exchange_public_port.map(|port| port.to_string()),
-        exchange_public_url: args.exchange.exchange_public_url,
+        exchange_public_url: args.exchange.exchange_public_url.map(String::from),
         exchange_trusted_proxy: args.exchange.exchange_trusted_proxy,
-        advertised_server: args.exchange.advertised_server,
-        agent_provisioning_url: args.exchange.agent_provisioning_url,
+        advertised_server: args.exchange.advertised_server.map(String::from),
+        agent_provisioning_url: args.exchange.agent_provisioning_url.map(String::from),
         auth_timeout: args.auth_timeout.map(|seconds| seconds.to_string()),
         callout_only: args.callout_only,
         spaces: spaces.transpose()?,

@@ -207,6 +207,36 @@ mod tests {
         assert!(usage_of("cotal up --user-auth --idp https://a --dev-idp").contains("cannot be used with"));
     }
 
+    /// Every command with its path, subcommands included.
+    fn commands(of: &clap::Command, path: &[String]) -> Vec<(Vec<String>, clap::Command)> {
+        let path = [path, &[of.get_name().to_owned()]].concat();
+        let below = of.get_subcommands().flat_map(|command| commands(command, &path));
+        std::iter::once((path.clone(), of.clone())).chain(below).collect()
+    }
+
+    /// What is given may carry credentials that are refused only later.
+    #[test]
+    fn no_url_that_was_given_is_printed_with_what_was_parsed() {
+        const GIVEN: &str = "nats://u:s3cret@h";
+        let mut flags = 0;
+        for (path, command) in commands(&Cli::command(), &[]) {
+            let is_url =
+                |arg: &&clap::Arg| arg.get_value_names().is_some_and(|names| names[0].as_str() == "URL");
+            for url in command.get_arguments().filter(is_url) {
+                let flag = format!("--{}", url.get_long().unwrap());
+                let words = path.iter().chain([&flag]).map(String::as_str).chain([GIVEN]);
+                let parsed = parse(words.map(OsString::from).collect());
+                assert!(parsed.is_ok(), "{path:?} {flag}");
+                let printed = format!("{parsed:?}");
+                assert!(!printed.contains("s3cret"), "{printed}");
+                flags += 1;
+            }
+        }
+        assert!(flags >= 15, "only {flags} flags take a URL");
+        let detached = line("cotal detach -- cotal delivery --server nats://u:s3cret@h");
+        assert!(!format!("{detached:?}").contains("s3cret"));
+    }
+
     #[test]
     fn an_unknown_command_or_flag_is_a_usage_error() {
         assert!(usage_of("cotal whoami").contains("whoami"));

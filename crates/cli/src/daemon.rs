@@ -31,7 +31,7 @@ const TAIL_BYTES: u64 = 4096;
 const POLL: Duration = Duration::from_millis(50);
 
 /// One daemon of a root, running or not.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Daemon {
     /// What people call it.
     pub name: String,
@@ -50,7 +50,6 @@ pub struct Daemon {
 }
 
 /// A daemon that this process started or found alive.
-#[derive(Debug)]
 pub struct Running {
     /// Its process.
     pub pid: u32,

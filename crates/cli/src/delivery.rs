@@ -15,6 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     context::{Context, DEFAULT_SPACE, space_flag},
+    given_url::GivenUrl,
     outcome::CliError,
     space_broker,
 };
@@ -43,7 +44,7 @@ pub struct DeliveryArgs {
     pub space: String,
     /// The broker's URL; by default that of the last `up` of this root.
     #[arg(long, value_name = "URL")]
-    pub server: Option<String>,
+    pub server: Option<GivenUrl>,
     /// The name of a server of the cluster; once for each. Then nothing is proved gone unless exactly these answered.
     #[arg(long, value_name = "NAME")]
     pub cluster_server: Vec<String>,
@@ -62,7 +63,7 @@ pub async fn run(args: DeliveryArgs, ctx: &Context) -> Result<(), CliError> {
     let stopping = termination()?;
     tokio::pin!(stopping);
     let servers = match args.server {
-        Some(server) => server,
+        Some(server) => server.into(),
         None => space_broker::server(ctx, &space)?.ok_or_else(|| no_broker(&space))?,
     };
     daemon_creds::adopt_legacy(&ctx.root, &space)?;

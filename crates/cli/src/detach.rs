@@ -1,14 +1,14 @@
 //! `cotal detach -- <program> …`: becomes another program in a session of its own, so that a daemon outlives the
 //! terminal that started it. The process id stays, and so does the lock; nothing else of this program does.
 
-use std::{ffi::OsString, os::unix::process::CommandExt, path::PathBuf, process::Command};
+use std::{ffi::OsString, fmt, os::unix::process::CommandExt, path::PathBuf, process::Command};
 
 use cotal_workspace::file;
 
 use crate::{broker_lock, outcome::CliError};
 
 /// `cotal detach -- <program> [argument …]`
-#[derive(Debug, clap::Args)]
+#[derive(clap::Args)]
 pub struct DetachArgs {
     /// Where to leave the process id.
     #[arg(long)]
@@ -19,6 +19,18 @@ pub struct DetachArgs {
     /// The program and its arguments.
     #[arg(last = true, required = true)]
     pub command: Vec<OsString>,
+}
+
+/// The program's arguments are its own to print: a URL among them is checked there.
+impl fmt::Debug for DetachArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid_file, lock, command } = self;
+        f.debug_struct("DetachArgs")
+            .field("pid_file", pid_file)
+            .field("lock", lock)
+            .field("program", &command.first())
+            .finish_non_exhaustive()
+    }
 }
 
 /// Returns only when the program cannot be run. The lock comes first, so that a process which does not get it leaves

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::given_url::GivenUrl;
+
 /// The public face, all off unless the port is named. `up` keeps them in the space's record, for the next `up`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -13,7 +15,7 @@ pub struct ExchangeFlags {
     /// The public https URL that the proxy answers.
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub exchange_public_url: Option<String>,
+    pub exchange_public_url: Option<GivenUrl>,
     /// Attribute peers by the last X-Forwarded-For hop.
     #[arg(long)]
     #[serde(default)]
@@ -21,11 +23,11 @@ pub struct ExchangeFlags {
     /// The broker URL that the public face advertises.
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub advertised_server: Option<String>,
+    pub advertised_server: Option<GivenUrl>,
     /// The agent provisioning URL that the public face advertises.
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub agent_provisioning_url: Option<String>,
+    pub agent_provisioning_url: Option<GivenUrl>,
 }
 
 impl ExchangeFlags {
@@ -70,9 +72,9 @@ impl ExchangeFlags {
             arguments.extend(value.map(|value| [flag.to_owned(), value]).into_iter().flatten());
         };
         pair("--exchange-public-port", self.exchange_public_port.map(|port| port.to_string()));
-        pair("--exchange-public-url", self.exchange_public_url.clone());
-        pair("--advertised-server", self.advertised_server.clone());
-        pair("--agent-provisioning-url", self.agent_provisioning_url.clone());
+        pair("--exchange-public-url", self.exchange_public_url.clone().map(String::from));
+        pair("--advertised-server", self.advertised_server.clone().map(String::from));
+        pair("--agent-provisioning-url", self.agent_provisioning_url.clone().map(String::from));
         if self.exchange_trusted_proxy {
             arguments.push("--exchange-trusted-proxy".to_owned());
         }

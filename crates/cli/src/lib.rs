@@ -24,6 +24,7 @@ pub mod doctor;
 pub mod down;
 pub mod exchange_client;
 pub mod exchange_flags;
+pub mod given_url;
 pub mod http_json;
 pub mod idp_client;
 pub mod incarnation;

@@ -11,6 +11,7 @@ use crate::{
     actor::NARROW,
     cli::Output,
     context::Context,
+    given_url::GivenUrl,
     idp_client::{DeviceCode, IdpClient, NewSession, Poll},
     outcome::CliError,
     session_cache::{CachedSession, SessionCache},
@@ -26,7 +27,7 @@ pub const HUMAN_ACTOR: &str = "cli";
 pub struct LoginArgs {
     /// The IdP's auth base URL.
     #[arg(long, value_name = "URL")]
-    pub idp: String,
+    pub idp: GivenUrl,
     /// The device client id.
     #[arg(long, value_name = "ID", default_value = "cotal-cli")]
     pub client_id: String,
@@ -41,7 +42,7 @@ pub struct LoginArgs {
 pub struct LogoutArgs {
     /// The IdP's auth base URL.
     #[arg(long, value_name = "URL")]
-    pub idp: String,
+    pub idp: GivenUrl,
     /// How to print.
     #[command(flatten)]
     pub output: Output,
@@ -251,7 +252,11 @@ mod tests {
         }
 
         fn args(&self) -> LoginArgs {
-            LoginArgs { idp: self.base.clone(), client_id: "cotal-cli".into(), output: Output::default() }
+            LoginArgs {
+                idp: self.base.clone().into(),
+                client_id: "cotal-cli".into(),
+                output: Output::default(),
+            }
         }
 
         fn cached(&self) -> bool {

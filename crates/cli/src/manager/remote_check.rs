@@ -14,6 +14,7 @@ use super::target::{CachedLogin, Named, Target};
 use crate::{
     cli::Output,
     context::{Context, DEFAULT_SPACE, space_flag},
+    given_url::GivenUrl,
     outcome::CliError,
     progress::Progress,
 };
@@ -48,13 +49,13 @@ pub struct RemoteCheckArgs {
     pub space: String,
     /// The host's public face; of this machine's registry when left out.
     #[arg(long, value_name = "URL")]
-    pub host: Option<String>,
+    pub host: Option<GivenUrl>,
     /// The broker; as the registry or the host names it when left out.
     #[arg(long, value_name = "URL")]
-    pub server: Option<String>,
+    pub server: Option<GivenUrl>,
     /// The identity provider of the sign-in; as the registry or the host names it when left out.
     #[arg(long, value_name = "URL")]
-    pub idp: Option<String>,
+    pub idp: Option<GivenUrl>,
     /// The actor of the sign-in whose grant decides.
     #[arg(long, default_value = "cli")]
     pub actor: String,

@@ -12,7 +12,7 @@ use url::Url;
 use zeroize::Zeroizing;
 
 use crate::{
-    context::Context, http_json::Answer, idp_client::IdpClient, outcome::CliError,
+    context::Context, given_url::GivenUrl, http_json::Answer, idp_client::IdpClient, outcome::CliError,
     session_cache::SessionCache,
 };
 
@@ -21,15 +21,13 @@ const BUNDLE_PATH: &str = "/.well-known/cotal-mesh";
 const BUNDLE_WITHIN: Duration = Duration::from_secs(15);
 
 /// What was named on the command line.
-#[derive(Debug, Clone, Default)]
 pub(super) struct Named {
-    pub(super) host: Option<String>,
-    pub(super) server: Option<String>,
-    pub(super) idp: Option<String>,
+    pub(super) host: Option<GivenUrl>,
+    pub(super) server: Option<GivenUrl>,
+    pub(super) idp: Option<GivenUrl>,
 }
 
 /// Where a remote manager asks, dials and signs in.
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) host: String,
     pub(super) server: String,
@@ -41,13 +39,14 @@ impl Target {
     pub(super) async fn find(named: Named, space: &Space, ctx: &Context) -> Result<Self, CliError> {
         let entry = MeshRegistry::new(ctx.home.clone()).get(space)?;
         let known = Known::of(entry.as_ref());
-        let host = named.host.or(known.host).ok_or_else(|| {
+        let named_or = |named: Option<GivenUrl>, known| named.map(String::from).or(known);
+        let host = named_or(named.host, known.host).ok_or_else(|| {
             CliError::usage(format!(
                 "this machine's registry names no public face of the space {:?}: give its URL with --host",
                 space.as_str()
             ))
         })?;
-        let (server, idp) = (named.server.or(known.server), named.idp.or(known.idp));
+        let (server, idp) = (named_or(named.server, known.server), named_or(named.idp, known.idp));
         let (server, idp) = match (server, idp) {
             (Some(server), Some(idp)) => (server, idp),
             (server, idp) => {
@@ -90,6 +89,9 @@ impl Bundle {
         let mut url = Url::parse(host).map_err(|_| CliError::usage("--host is not a URL"))?;
         if !is_https_or_loopback(&url) {
             return Err(CliError::usage("--host must be https:// (or http:// on a loopback IP literal)"));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(CliError::usage("--host carries credentials; leave them out"));
         }
         let path = format!("{}{BUNDLE_PATH}", url.path().trim_end_matches('/'));
         url.set_path(&path);

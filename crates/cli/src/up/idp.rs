@@ -4,7 +4,9 @@ use cotal_trust::idp::{IdpPin, JwksResolver};
 use cotal_wire::Space;
 
 use super::Started;
-use crate::{context::Context, outcome::CliError, progress::Progress, ready, space_daemons};
+use crate::{
+    context::Context, given_url::GivenUrl, outcome::CliError, progress::Progress, ready, space_daemons,
+};
 
 /// Said as long as the development IdP approves by itself; it goes on doing so without the flag.
 pub(super) const APPROVES: &str = "it approves every login by itself, and `cotal up` remembers that: `cotal down`, then \
@@ -17,7 +19,7 @@ const KEEPS_APPROVING: &str = "the development identity provider was running and
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Choice {
     /// `--idp <url>`.
-    Url(String),
+    Url(GivenUrl),
     /// `--dev-idp`.
     Development {
         /// `--auto-approve`.
@@ -40,7 +42,7 @@ pub(super) struct Development {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settled {
     /// What is pinned, or compared with the pin; `None` leaves the pin as it is.
-    pub(super) url: Option<String>,
+    pub(super) url: Option<GivenUrl>,
     /// The development IdP to run.
     pub(super) development: Option<Development>,
 }
@@ -100,7 +102,7 @@ pub(super) fn settle(
         None => super::broker::free_port()?,
     };
     let development = Development { port, auto_approve };
-    Ok(Settled { url: Some(development.url()), development: Some(development) })
+    Ok(Settled { url: Some(development.url().into()), development: Some(development) })
 }
 
 /// The one look at an identity provider's keys before it is pinned.
@@ -110,7 +112,7 @@ pub(super) async fn probe(idp: &Settled, ctx: &Context) -> Result<(), CliError> 
     JwksResolver::new(&pin.jwks_uri, ctx.clock.clone())?
         .probe()
         .await
-        .map_err(|e| CliError::failed(format!("{url} cannot be pinned: {e}; check --idp")))
+        .map_err(|e| CliError::failed(format!("{} cannot be pinned: {e}; check --idp", pin.url)))
 }
 
 #[cfg(test)]
@@ -127,8 +129,9 @@ mod tests {
 
     #[test]
     fn a_url_is_taken_as_it_is_given_and_compared_with_the_pin_later() {
-        let settled = settle(&Choice::Url("https://a/".into()), None, Some(true), &space()).unwrap();
-        assert_eq!(settled, Settled { url: Some("https://a/".into()), development: None });
+        let given = GivenUrl::from("https://a/".to_owned());
+        let settled = settle(&Choice::Url(given.clone()), None, Some(true), &space()).unwrap();
+        assert_eq!(settled, Settled { url: Some(given), development: None });
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::{
     context::{Context, DEFAULT_SPACE, space_flag},
     daemon::{Daemon, Running},
     exchange_flags::ExchangeFlags,
+    given_url::GivenUrl,
     nats_server::{self, NatsServer},
     outcome::CliError,
     progress::Progress,
@@ -65,7 +66,7 @@ pub struct UpArgs {
     pub user_auth: bool,
     /// The identity provider's auth base URL; needed once, pinned from then on.
     #[arg(long, value_name = "URL", conflicts_with = "dev_idp")]
-    pub idp: Option<String>,
+    pub idp: Option<GivenUrl>,
     /// Run a development identity provider on this machine. Not for production.
     #[arg(long)]
     pub dev_idp: bool,
