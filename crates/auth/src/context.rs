@@ -233,17 +233,18 @@ async fn open(
 ) -> Result<AuthService, StartError> {
     let member = &inputs.member;
     let (space, clock, entropy) = (&member.space, &member.clock, &member.entropy);
-    let material = load(member).await?;
+    let material = member.threshold.unless_asked(load(member)).await??;
     let Material { secrets, .. } = &material;
     let connector = member.connector(secrets, custody);
     prove_reachable(space, &connector, &secrets.callout)
         .await
         .map_err(|source| StartError::Broker { servers: member.servers.to_string(), source })?;
+    let identity = member.threshold.unless_asked(plane_identity(&inputs)).await??;
     let plane = Plane::open(PlaneInputs {
         connector: connector.clone(),
         clock: Arc::clone(clock),
         entropy: Arc::clone(entropy),
-        identity: plane_identity(&inputs).await?,
+        identity,
         native_issuance_prune: inputs.composition.native_issuance_prune,
         claim_patience: CLAIM_PATIENCE,
         past: Some(Arc::new(PastNote::in_dir(&member.state_dir, space))),

@@ -1,9 +1,18 @@
 //! `cotal auth-service`: one space's service as a process (contract 05 §14).
 
-use std::{future::Future, io::Write as _, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    io::Write as _,
+    path::PathBuf,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use cotal_callout::Crowd;
+use cotal_wire::Space;
 use cotal_workspace::{
+    file,
     root::Root,
     secret_store::{FsSecretStore, SecretStore},
 };
@@ -14,7 +23,13 @@ use crate::{
     files,
     flags::{AuthServiceArgs, Flags, read_flags, read_hold},
     handle::End,
-    host::{Host, full::FullLanes, lane::Threshold, manifest::parse_auth_host_manifest, watch::Reread},
+    host::{
+        Host,
+        full::FullLanes,
+        lane::{OPEN_PATIENCE, Threshold, UNENDED},
+        manifest::parse_auth_host_manifest,
+        watch::Reread,
+    },
     lines::LineWriter,
     replica::{run_replica, run_replicas},
     served::{ServiceFlags, TakenDir, failure},
@@ -135,10 +150,13 @@ async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DaemonError> {
     let hold = read_hold(options.startup_hold_ms.as_deref())?;
+    tokio::pin!(shutdown);
     match flags {
         Flags::One(flags) => serve_one(flags, composition, hold, store, options, shutdown).await,
         Flags::Many(flags) => {
-            let store = choose_store(store, options)?;
+            let choosing = choose_store(store, options);
+            let Some(store) = unless_told(shutdown.as_mut(), choosing).await else { return Ok(()) };
+            let store = store?;
             let servers = flags.servers.to_string();
             let lanes = FullLanes {
                 root: options.root.clone(),
@@ -171,14 +189,18 @@ async fn serve_one(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DaemonError> {
     tokio::pin!(shutdown);
-    // The directory before the store: a space that is not of this root is told as that.
-    options.root.user_auth_state_dir(&flags.space).map_err(DaemonError::of)?;
-    let store = choose_store(store, options)?;
     // Not refused: one space may find room in less, with fewer guests at its faces.
     if let Err(why) = files::make_room(1) {
         tracing::warn!("{why}");
     }
-    let taken = TakenDir::take(&options.root, &flags.space).await?;
+    let preparing = async {
+        // The directory before the store: a space that is not of this root is told as that.
+        state_dir(&options.root, &flags.space).await?;
+        let store = choose_store(store, options).await?;
+        Ok::<_, DaemonError>((store, TakenDir::take(&options.root, &flags.space).await?))
+    };
+    let Some(prepared) = unless_told(shutdown.as_mut(), preparing).await else { return Ok(()) };
+    let (store, taken) = prepared?;
     if let Some(hold) = hold {
         tokio::select! {
             () = tokio::time::sleep(hold) => {}
@@ -191,24 +213,26 @@ async fn serve_one(
     let service = tokio::select! {
         started = starting.as_mut() => started?,
         () = shutdown.as_mut() => {
-            // What a start has opened, only its end can close; it need not answer first.
-            threshold.bar();
-            return match starting.await {
+            return match told_while_it_starts(&threshold, starting).await? {
                 Ok(service) => service.close().await.map_err(DaemonError::of),
                 Err(_) => Ok(()),
             };
         }
     };
-    let announced = service.announce().await.map(|line| (options.announce)(&line));
+    let mut announcing = pin!(service.announce());
+    let announced = tokio::select! {
+        line = announcing.as_mut() => Some(line.map(|line| (options.announce)(&line))),
+        () = shutdown.as_mut() => None,
+    };
     let end = match &announced {
-        Ok(()) => tokio::select! {
+        Some(Ok(())) => tokio::select! {
             end = service.ended() => Some(end),
             () = shutdown.as_mut() => None,
         },
-        Err(_) => None,
+        Some(Err(_)) | None => None,
     };
     let closed = service.close().await.map_err(DaemonError::of);
-    announced?;
+    announced.transpose()?;
     fatal(end.as_ref()).and(closed)
 }
 
@@ -220,21 +244,53 @@ fn fatal(end: Option<&End>) -> Result<(), DaemonError> {
     }
 }
 
-pub(crate) fn choose_store(
+/// What a start does on disk before anything of it is open, for as long as it is wanted: a disk that hangs keeps nobody.
+/// `None` once it is not.
+pub(crate) async fn unless_told<T>(
+    shutdown: Pin<&mut impl Future<Output = ()>>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = shutdown => None,
+    }
+}
+
+/// Waits for a start that is not wanted any more: what it has opened, only its end can close, and it need not answer first.
+pub(crate) async fn told_while_it_starts<S>(
+    threshold: &Threshold,
+    starting: impl Future<Output = S>,
+) -> Result<S, DaemonError> {
+    threshold.bar();
+    let ended = tokio::time::timeout(OPEN_PATIENCE, starting).await;
+    ended.map_err(|_| DaemonError(UNENDED.to_owned()))
+}
+
+/// The space's state directory in this root.
+pub(crate) async fn state_dir(root: &Root, space: &Space) -> Result<PathBuf, DaemonError> {
+    let (root, space) = (root.clone(), space.clone());
+    let found = file::blocking(move || root.user_auth_state_dir(&space)).await;
+    found.flatten().map_err(DaemonError::of)
+}
+
+pub(crate) async fn choose_store(
     injected: Option<Arc<dyn SecretStore>>,
     options: &AuthServiceRuntimeOptions,
 ) -> Result<Arc<dyn SecretStore>, DaemonError> {
-    match injected {
-        Some(store)
-            if store.identity().is_none() && options.secret_store.as_deref().is_none_or(str::is_empty) =>
-        {
-            Err(DaemonError(format!(
-                "an injected SecretStore must declare its identity, or {SECRET_STORE} must name it"
-            )))
-        }
-        Some(store) => Ok(store),
-        None => Ok(Arc::new(FsSecretStore::open(&options.root).map_err(DaemonError::of)?)),
+    let Some(store) = injected else {
+        let root = options.root.clone();
+        let opened = file::blocking(move || FsSecretStore::open(&root)).await.map_err(DaemonError::of)?;
+        return Ok(Arc::new(opened.map_err(DaemonError::of)?));
+    };
+    let named = Arc::clone(&store);
+    let named = file::blocking(move || named.identity().is_some()).await.map_err(DaemonError::of)?;
+    if !named && options.secret_store.as_deref().is_none_or(str::is_empty) {
+        return Err(DaemonError(format!(
+            "an injected SecretStore must declare its identity, or {SECRET_STORE} must name it"
+        )));
     }
+    Ok(store)
 }
 
 #[cfg(unix)]
@@ -272,37 +328,80 @@ fn termination() -> std::io::Result<impl Future<Output = ()>> {
 
 #[cfg(test)]
 mod tests {
-    use cotal_broker::Servers;
-    use cotal_callout::CalloutLimits;
-    use cotal_testkit::space::TestSpace;
+    use cotal_testkit::{hung_disk::HungDisk, space::TestSpace};
     use parking_lot::Mutex;
+    use tokio::{
+        io::copy_bidirectional,
+        net::{TcpListener, TcpStream},
+        sync::Notify,
+    };
 
     use super::*;
+    use crate::served::tests::flags_of;
 
-    #[tokio::test]
-    async fn a_service_that_is_told_to_stop_while_it_starts_answers_nobody() {
-        let space = TestSpace::start("demo", "http://127.0.0.1:9/api/auth").await;
-        let lines = Arc::new(Mutex::new(Vec::<String>::new()));
-        let said = Arc::clone(&lines);
-        let flags = ServiceFlags {
-            space: space.space.clone(),
-            servers: Servers::parse(&space.server.url()).unwrap(),
-            port: 0,
-            public_face: None,
-            callout_limits: CalloutLimits::default(),
-            crowd: None,
-            callout_log: Some(Arc::new(move |line| said.lock().push(line.to_owned()))),
-        };
-        let options = AuthServiceRuntimeOptions {
-            root: space.root.clone(),
+    fn options(root: &Root) -> AuthServiceRuntimeOptions {
+        AuthServiceRuntimeOptions {
+            root: root.clone(),
             startup_hold_ms: None,
             secret_store: None,
             announce: Arc::new(|_| ()),
             interactive_manager_selection: None,
-        };
+        }
+    }
+
+    #[tokio::test]
+    async fn a_service_that_is_told_to_stop_while_it_starts_answers_nobody() {
+        let space = TestSpace::start("demo", "http://127.0.0.1:9/api/auth").await;
+        let wire = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let (server, broker) = (format!("nats://{}", wire.local_addr().unwrap()), space.server.port());
+        let dials = Arc::new(Notify::new());
+        let dialled = Arc::clone(&dials);
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = wire.accept().await {
+                dials.notify_one();
+                tokio::spawn(async move {
+                    let mut far = TcpStream::connect(("127.0.0.1", broker)).await?;
+                    copy_bidirectional(&mut near, &mut far).await
+                });
+            }
+        });
+        let lines = Arc::new(Mutex::new(Vec::<String>::new()));
+        let said = Arc::clone(&lines);
+        let flags = flags_of(&space, &server, Arc::new(move |line| said.lock().push(line.to_owned())));
         let composition = Composition::new().check().unwrap();
-        serve_one(flags, composition, None, None, &options, async {}).await.unwrap();
+        let stopped = dialled.notified();
+        serve_one(flags, composition, None, None, &options(&space.root), stopped).await.unwrap();
         assert_eq!(*lines.lock(), [""; 0], "its callout was never started");
+    }
+
+    /// A service and a replica, of a space and of a manifest: none has opened anything yet.
+    #[test]
+    fn a_start_whose_disk_hangs_is_stopped_at_once_and_has_moved_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, manifest) = (Root::at(dir.path()), dir.path().join("spaces.json"));
+        // The directory of an earlier version, which the first look at the space would move.
+        let older = root.auth_dir().join("Demo");
+        std::fs::create_dir_all(&older).unwrap();
+        std::fs::write(older.join("idp.json"), "{}").unwrap();
+        HungDisk::runtime().unwrap().block_on(async {
+            let disk = HungDisk::hang();
+            for (callout_only, of_a_manifest) in [(false, false), (true, false), (false, true), (true, true)]
+            {
+                let args = AuthServiceArgs {
+                    space: (!of_a_manifest).then(|| "Demo".to_owned()),
+                    spaces: of_a_manifest.then(|| manifest.to_str().unwrap().to_owned()),
+                    server: Some("nats://127.0.0.1:1".to_owned()),
+                    callout_only,
+                    ..AuthServiceArgs::default()
+                };
+                let options = options(&root);
+                let running = run_auth_service_until(&args, None, &options, async {});
+                let ended = tokio::time::timeout(Duration::from_secs(60), running).await;
+                assert_eq!(ended.expect("it is heard"), Ok(()), "{args:?}");
+            }
+            assert!(older.is_dir());
+            disk.heal().await;
+        });
     }
 
     #[test]

@@ -365,14 +365,15 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::poll_fn, task::Poll, time::Duration};
+    use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
     use cotal_authority::issued::ISSUER_TTL_DEFAULT_SECS;
     use cotal_broker::Servers;
     use cotal_callout::ConnectLimits;
-    use cotal_testkit::space::TestSpace;
+    use cotal_testkit::{hung_disk::HungDisk, space::TestSpace};
     use cotal_trust::system::SystemClock;
     use cotal_workspace::secret_store::FsSecretStore;
+    use futures::{join, poll};
     use tokio::{net::TcpStream, task::yield_now};
 
     use super::*;
@@ -380,6 +381,7 @@ mod tests {
         composition::Composition,
         context::{self, ContextInputs, StartError},
         member::Member,
+        replica,
     };
 
     /// A space, and the clock that everything of a context holds on to while it runs.
@@ -430,6 +432,25 @@ mod tests {
             };
             tokio::time::timeout(Duration::from_secs(60), alone).await.expect("something still runs");
         }
+    }
+
+    /// Nothing of it is open yet that only its end could close.
+    #[test]
+    fn a_start_that_waits_for_a_disk_that_hangs_ends_when_its_host_asks_for_the_bar() {
+        HungDisk::runtime().unwrap().block_on(async {
+            let fixture = Fixture::new().await;
+            let inputs = fixture.inputs();
+            let (member, threshold) = (inputs.member.clone(), inputs.member.threshold.clone());
+            let disk = HungDisk::hang();
+            let mut starting = pin!(async { join!(context::start(inputs), replica::start(member)) });
+            assert!(poll!(starting.as_mut()).is_pending());
+            threshold.bar();
+            let ended = tokio::time::timeout(Duration::from_secs(60), starting).await;
+            let (context, replica) = ended.expect("nobody waits for the disk");
+            assert!(matches!(context, Err(StartError::Unwanted)));
+            assert!(matches!(replica, Err(StartError::Unwanted)));
+            disk.heal().await;
+        });
     }
 
     fn cause(service: &AuthService) -> String {

@@ -15,7 +15,7 @@ use cotal_wire::{EpError, Space};
 use cotal_workspace::{
     file, lock_file::LockFile, material::Discovery, root::Root, secret_store::SecretStore,
 };
-use parking_lot::Mutex;
+use tokio::sync::Mutex;
 use zeroize::Zeroizing;
 
 use crate::{
@@ -90,7 +90,8 @@ impl TakenDir {
         })
         .await
         .map_err(DaemonError::of)?;
-        Ok(Served { service, servers, held: Mutex::new(Some(Held { dir: self, announced: false })) })
+        let held = Held { dir: self, announced: false };
+        Ok(Served { service, servers, held: Arc::new(Mutex::new(Some(held))) })
     }
 }
 
@@ -99,7 +100,7 @@ pub(crate) struct Served {
     service: AuthService,
     servers: Servers,
     /// Given back by a close that has closed everything, so that the next start finds nothing of this one.
-    held: Mutex<Option<Held>>,
+    held: Arc<Mutex<Option<Held>>>,
 }
 
 /// The directory as long as something may still serve from it. Dropped by a host that drops the daemon's future, it
@@ -149,20 +150,14 @@ impl Served {
         ))
     }
 
-    /// Works in the directory, if it is still held. It goes along to where the work is done: whoever stops waiting leaves no
-    /// file that nobody removes.
+    /// Works in the directory, if it is still held. The turn goes along to where the work is done: whoever stops waiting
+    /// leaves no file that nobody removes, and who comes next waits for the end of it.
     async fn with_held(
         &self,
         work: impl FnOnce(&mut Held) -> Result<(), DaemonError> + Send + 'static,
     ) -> Result<(), DaemonError> {
-        let Some(mut held) = self.held.lock().take() else { return Ok(()) };
-        let done = file::blocking(move || {
-            let done = work(&mut held);
-            (held, done)
-        });
-        let (held, done) = done.await.map_err(DaemonError::of)?;
-        *self.held.lock() = Some(held);
-        done
+        let mut held = Arc::clone(&self.held).lock_owned().await;
+        file::blocking(move || held.as_mut().map_or(Ok(()), work)).await.map_err(DaemonError::of)?
     }
 
     /// Resolves when the service ends.
@@ -175,7 +170,8 @@ impl Served {
         self.service.takes_nothing_in()
     }
 
-    /// Says ready no more, then closes everything and gives the directory back. One that failed may be tried again.
+    /// Says ready no more, then closes everything and gives the directory back. One that failed may be tried again; under a
+    /// disk that hangs it fails once everything else is closed.
     pub(crate) async fn close(&self) -> Result<(), CloseError> {
         let removing = self.with_held(Held::withdraw);
         tokio::pin!(removing);
@@ -184,7 +180,13 @@ impl Served {
         let closed = self.service.close().await;
         let removed = match early {
             Ok(removed) => removed,
-            Err(_) => removing.await,
+            Err(_) => match tokio::time::timeout(WITHDRAW_PATIENCE, removing).await {
+                Ok(removed) => removed,
+                Err(_) => Err(DaemonError(
+                    "the file that says ready is not removed: the disk under the state directory does not answer"
+                        .to_owned(),
+                )),
+            },
         };
         if let Err(DaemonError(sentence)) = removed {
             let failed = EpError::internal(sentence);
@@ -193,12 +195,12 @@ impl Served {
             ));
         }
         closed?;
-        drop(self.held.lock().take());
+        drop(self.held.lock().await.take());
         Ok(())
     }
 }
 
-/// How long a close waits for the file that says ready to be gone before it goes on.
+/// How long a close waits for the file that says ready to be gone before it goes on, and then again once it has.
 const WITHDRAW_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Held by the one service that serves a state directory; the kernel lets go of it when the process ends, however it
@@ -241,37 +243,70 @@ pub(crate) fn failure(end: &End) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-
+pub(crate) mod tests {
+    use cotal_testkit::{hung_disk::HungDisk, space::TestSpace};
     use cotal_workspace::root::space_segment;
 
     use super::*;
+    use crate::composition::Composition;
 
-    /// Where the threads for disk work are all busy, a directory is waited for, and the runtime goes on.
+    /// What a service of this space alone is told, dialling `server`.
+    pub(crate) fn flags_of(space: &TestSpace, server: &str, callout_log: CalloutLog) -> ServiceFlags {
+        ServiceFlags {
+            space: space.space.clone(),
+            servers: Servers::parse(server).unwrap(),
+            port: 0,
+            public_face: None,
+            callout_limits: CalloutLimits::default(),
+            crowd: None,
+            callout_log: Some(callout_log),
+        }
+    }
+
+    /// A directory is waited for, and the runtime goes on.
     #[test]
     fn a_directory_is_taken_off_the_runtimes_threads() {
         let dir = tempfile::tempdir().unwrap();
         let (root, space) = (Root::at(dir.path()), Space::parse("demo").unwrap());
         std::fs::create_dir_all(root.auth_dir().join(space_segment(&space))).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(1)
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let (release, busy) = mpsc::channel::<()>();
-            let disk = tokio::task::spawn_blocking(move || busy.recv());
+        HungDisk::runtime().unwrap().block_on(async {
+            let disk = HungDisk::hang();
             let taking = TakenDir::take(&root, &space);
             tokio::pin!(taking);
             assert!(futures::poll!(taking.as_mut()).is_pending());
-            drop(release);
-            let _ = disk.await.unwrap();
+            disk.heal().await;
             let taken = taking.await.unwrap();
             let second = TakenDir::take(&root, &space).await.map(drop).unwrap_err().to_string();
             assert!(second.contains("already runs from this directory"), "{second}");
             drop(taken);
             TakenDir::take(&root, &space).await.unwrap();
+        });
+    }
+
+    #[test]
+    fn a_close_under_a_disk_that_hangs_closes_everything_else_and_says_so() {
+        HungDisk::runtime().unwrap().block_on(async {
+            let space = TestSpace::start("demo", "http://127.0.0.1:9/api/auth").await;
+            let taken = TakenDir::take(&space.root, &space.space).await.unwrap();
+            let composition = Composition::new().check().unwrap();
+            let flags = flags_of(&space, &space.server.url(), Arc::new(|_| ()));
+            let store = Arc::new(space.store.clone());
+            let served =
+                taken.start(flags, composition, &space.root, store, Threshold::default()).await.unwrap();
+            served.announce().await.unwrap();
+
+            let disk = HungDisk::hang();
+            let closing = tokio::time::timeout(Duration::from_secs(60), served.close());
+            let failed = closing.await.expect("it ends").unwrap_err().to_string();
+            assert!(failed.contains("does not answer"), "{failed}");
+            assert!(served.takes_nothing_in());
+            assert_eq!(served.service.connections().iter().filter(|owned| !owned.ended).count(), 0);
+            assert!(Discovery::load(&space.state_dir).unwrap().is_some(), "it could not be removed");
+
+            disk.heal().await;
+            served.close().await.unwrap();
+            assert!(Discovery::load(&space.state_dir).unwrap().is_none());
+            TakenDir::take(&space.root, &space.space).await.unwrap();
         });
     }
 }

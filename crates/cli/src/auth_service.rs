@@ -113,6 +113,7 @@ impl Due {
 }
 
 /// The spaces that this process serves.
+#[derive(Clone)]
 struct Spaces {
     named: Option<String>,
     manifest: Option<PathBuf>,
@@ -120,7 +121,12 @@ struct Spaces {
 
 impl Spaces {
     /// As the manifest says now.
-    fn now(&self) -> Result<Vec<Space>, CliError> {
+    async fn now(&self) -> Result<Vec<Space>, CliError> {
+        let served = self.clone();
+        file::blocking(move || served.read()).await?
+    }
+
+    fn read(&self) -> Result<Vec<Space>, CliError> {
         let Some(path) = &self.manifest else {
             return Ok(vec![space_flag(self.named.as_deref().unwrap_or_default())?]);
         };
@@ -139,7 +145,7 @@ async fn renewing(served: &Spaces, ctx: &Context) {
     let mut next = Instant::now() + FIRST_AFTER;
     loop {
         tokio::time::sleep_until(next).await;
-        match served.now() {
+        match served.now().await {
             Ok(spaces) => due.keep(spaces, Instant::now()),
             // The host serves on as the one before it said.
             Err(error) => tracing::warn!("renewal: {error}; the spaces of before are renewed"),
@@ -166,10 +172,16 @@ async fn renewing(served: &Spaces, ctx: &Context) {
 
 /// One pass; `None` where the space's account record is not.
 async fn renew(space: &Space, ctx: &Context) -> Result<Option<Pass>, CliError> {
-    if trust_files::load_account(&ctx.root, space)?.is_none() {
-        return Ok(None);
+    // The service runs in the same task: a disk that hangs holds up neither its answers nor its end.
+    let (of, ctx) = (space.clone(), ctx.clone());
+    let renewal = file::blocking(move || match trust_files::load_account(&ctx.root, &of)? {
+        Some(_) => doctor::renewal(&ctx, &of, false).map(Some),
+        None => Ok(None),
+    });
+    match renewal.await?? {
+        Some(renewal) => renewal.pass(Which::Every).await.map(Some),
+        None => Ok(None),
     }
-    doctor::renewal(ctx, space, false)?.pass(Which::Every).await.map(Some)
 }
 
 /// Logs a pass and answers when the next one is due.
@@ -219,7 +231,31 @@ fn service_args(args: AuthServiceArgs) -> Result<cotal_auth::AuthServiceArgs, Cl
 
 #[cfg(test)]
 mod tests {
+    use std::{io::sink, pin::pin};
+
+    use cotal_testkit::hung_disk::HungDisk;
+    use cotal_workspace::root::{Home, Root};
+    use futures::poll;
+
     use super::*;
+
+    /// They run in the service's own task, which hears meanwhile that it is to stop.
+    #[test]
+    fn a_renewal_waits_for_its_disk_off_the_runtimes_threads() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (home, root) = (Home::at(tmp.path()), Root::at(tmp.path()));
+        let ctx = Context::of_parts(home, root, "cotal".into(), |_| None, sink(), sink());
+        HungDisk::runtime().unwrap().block_on(async {
+            let disk = HungDisk::hang();
+            let served = Spaces { named: None, manifest: Some(tmp.path().join("absent.json")) };
+            let space = Space::parse("a").unwrap();
+            let (mut reading, mut renewing) = (pin!(served.now()), pin!(renew(&space, &ctx)));
+            assert!(poll!(reading.as_mut()).is_pending() && poll!(renewing.as_mut()).is_pending());
+            disk.heal().await;
+            assert!(reading.await.unwrap_err().to_string().contains("does not exist"));
+            assert!(renewing.await.unwrap().is_none(), "its account is not kept here");
+        });
+    }
 
     #[test]
     fn a_space_that_is_tried_again_brings_no_other_forward() {

@@ -19,10 +19,11 @@ use crate::outcome::CliError;
 /// The space of a command that names none.
 pub const DEFAULT_SPACE: &str = "main";
 
-type Variables = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
-type Stream = Mutex<Box<dyn Write + Send>>;
+type Variables = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+type Stream = Arc<Mutex<Box<dyn Write + Send>>>;
 
-/// The machine, as one command sees it.
+/// The machine, as one command sees it. Clones are one context, and go along to where disk work is done.
+#[derive(Clone)]
 pub struct Context {
     /// `$COTAL_HOME`, else `~/.cotal`.
     pub home: Home,
@@ -46,7 +47,7 @@ pub struct Context {
 impl Context {
     /// The context of this process.
     pub fn of_process(json: bool) -> Result<Self, CliError> {
-        let variables: Variables = Box::new(|name| std::env::var(name).ok());
+        let variables: Variables = Arc::new(|name| std::env::var(name).ok());
         let home = Home::from_env(variables("COTAL_HOME").as_deref(), variables("HOME").as_deref())?;
         let cwd = std::env::current_dir()
             .map_err(|e| CliError::failed(format!("the working directory cannot be read: {e}")))?;
@@ -60,8 +61,8 @@ impl Context {
             json,
             interactive: std::io::stderr().is_terminal(),
             variables,
-            out: Mutex::new(Box::new(std::io::stdout())),
-            err: Mutex::new(Box::new(std::io::stderr())),
+            out: stream(std::io::stdout()),
+            err: stream(std::io::stderr()),
         })
     }
 
@@ -82,9 +83,9 @@ impl Context {
             entropy: Arc::new(SystemEntropy),
             json: false,
             interactive: false,
-            variables: Box::new(variables),
-            out: Mutex::new(Box::new(out)),
-            err: Mutex::new(Box::new(err)),
+            variables: Arc::new(variables),
+            out: stream(out),
+            err: stream(err),
         }
     }
 
@@ -114,6 +115,10 @@ impl Context {
             self.say(text().trim_end())
         }
     }
+}
+
+fn stream(to: impl Write + Send + 'static) -> Stream {
+    Arc::new(Mutex::new(Box::new(to)))
 }
 
 /// Reads a space name from a flag.

@@ -14,6 +14,7 @@ use cotal_workspace::{
 use zeroize::Zeroizing;
 
 use crate::{
+    DISK_PATIENCE,
     context::{Context, DEFAULT_SPACE, space_flag},
     given_url::GivenUrl,
     outcome::CliError,
@@ -62,6 +63,75 @@ pub async fn run(args: DeliveryArgs, ctx: &Context) -> Result<(), CliError> {
     let space = space_flag(&args.space)?;
     let stopping = termination()?;
     tokio::pin!(stopping);
+    let (of, machine) = (space.clone(), ctx.clone());
+    // Nothing is open yet, and a disk that hangs keeps nobody who is to stop.
+    let inputs = tokio::select! {
+        inputs = file::blocking(move || read_inputs(args, of, &machine)) => inputs??,
+        () = stopping.as_mut() => return Ok(()),
+    };
+    let servers = inputs.servers.clone();
+    let mut starting = pin!(Delivery::start(inputs));
+    let daemon = tokio::select! {
+        started = starting.as_mut() => started.map_err(|refusal| told(&refusal))?,
+        () = stopping.as_mut() => {
+            // One that has the lease by now is ready in a moment, and can let go of it.
+            if let Ok(Ok(daemon)) = tokio::time::timeout(START_GRACE, starting).await {
+                daemon.stop().await;
+            }
+            return Ok(());
+        }
+    };
+    let pid_file = ctx.root.daemon_files("delivery", Some(&space)).pid;
+    let pid = format!("{}\n", std::process::id());
+    let (at, own) = (pid_file.clone(), pid.clone());
+    let mut writing = pin!(file::blocking(move || file::write_atomic(&at, own.as_bytes())));
+    let written = tokio::select! {
+        written = writing.as_mut() => Some(written.flatten()),
+        () = stopping.as_mut() => {
+            // It is removed below, once it is there.
+            let _ = tokio::time::timeout(DISK_PATIENCE, writing).await;
+            None
+        }
+    };
+    let announced = written.map(|written| {
+        written?;
+        ctx.say(format!("delivery: space \"{space}\" on {servers}, holder {}", daemon.holder()))
+    });
+    let ended = match announced {
+        Some(Ok(())) => tokio::select! {
+            ended = daemon.ended() => ended,
+            () = stopping.as_mut() => daemon.stop().await,
+        },
+        Some(Err(error)) => {
+            daemon.stop().await;
+            return Err(error);
+        }
+        None => daemon.stop().await,
+    };
+    let left = file::blocking(move || {
+        // One that another daemon has written meanwhile stays.
+        if file::read_text(&pid_file)?.is_some_and(|text| *text == *pid) {
+            file::remove_if_present(&pid_file)?;
+        }
+        Ok::<_, std::io::Error>(())
+    });
+    tokio::time::timeout(DISK_PATIENCE, left)
+        .await
+        .map_err(|_| {
+            CliError::failed(
+                "delivery: the daemon has stopped, and its pid file could not be removed: the disk hangs",
+            )
+        })?
+        .flatten()?;
+    match ended {
+        Ended::Stopped => Ok(()),
+        Ended::LeaseLost(why) => Err(CliError::failed(format!("delivery: the lease was lost: {why}"))),
+        Ended::BrokerGone(why) => Err(CliError::failed(format!("delivery: the broker is gone: {why}"))),
+    }
+}
+
+/// What it starts from.
+fn read_inputs(args: DeliveryArgs, space: Space, ctx: &Context) -> Result<DeliveryInputs, CliError> {
     let servers = match args.server {
         Some(server) => server.into(),
         None => space_broker::server(ctx, &space)?.ok_or_else(|| no_broker(&space))?,
@@ -76,53 +146,18 @@ pub async fn run(args: DeliveryArgs, ctx: &Context) -> Result<(), CliError> {
         )
     })?;
     let timing = Timing::default();
-    let inputs = DeliveryInputs {
+    Ok(DeliveryInputs {
         space: space.clone(),
-        servers: servers.clone(),
+        servers,
         cluster: args.cluster_server,
         data_account,
-        creds: Arc::new(Source { root: ctx.root.clone(), space: space.clone(), store }),
+        creds: Arc::new(Source { root: ctx.root.clone(), space, store }),
         store_identity,
         // A daemon that was killed leaves its lease behind: it is waited out, never refused.
         timing: Timing { lease_wait: timing.lease_ttl + LEASE_SLACK, ..timing },
         clock: ctx.clock.clone(),
         entropy: ctx.entropy.clone(),
-    };
-    let mut starting = pin!(Delivery::start(inputs));
-    let daemon = tokio::select! {
-        started = starting.as_mut() => started.map_err(|refusal| told(&refusal))?,
-        () = stopping.as_mut() => {
-            // One that has the lease by now is ready in a moment, and can let go of it.
-            if let Ok(Ok(daemon)) = tokio::time::timeout(START_GRACE, starting).await {
-                daemon.stop().await;
-            }
-            return Ok(());
-        }
-    };
-    let pid_file = ctx.root.daemon_files("delivery", Some(&space)).pid;
-    let pid = format!("{}\n", std::process::id());
-    let announced = file::write_atomic(&pid_file, pid.as_bytes()).map_err(CliError::from).and_then(|()| {
-        ctx.say(format!("delivery: space \"{space}\" on {servers}, holder {}", daemon.holder()))
-    });
-    let ended = match announced {
-        Ok(()) => tokio::select! {
-            ended = daemon.ended() => ended,
-            () = stopping.as_mut() => daemon.stop().await,
-        },
-        Err(error) => {
-            daemon.stop().await;
-            return Err(error);
-        }
-    };
-    // One that another daemon has written meanwhile stays.
-    if file::read_text(&pid_file)?.is_some_and(|text| *text == *pid) {
-        file::remove_if_present(&pid_file)?;
-    }
-    match ended {
-        Ended::Stopped => Ok(()),
-        Ended::LeaseLost(why) => Err(CliError::failed(format!("delivery: the lease was lost: {why}"))),
-        Ended::BrokerGone(why) => Err(CliError::failed(format!("delivery: the broker is gone: {why}"))),
-    }
+    })
 }
 
 #[async_trait]
@@ -135,7 +170,9 @@ impl CredsSource for Source {
             CredsKind::ConnectionEvictor => DaemonCred::ConnectionEvictor,
         };
         if cred.of_system_account() {
-            return file::read_text(&cred.path(&self.root, &self.space)).map_err(|error| error.to_string());
+            let path = cred.path(&self.root, &self.space);
+            let read = file::blocking(move || file::read_text(&path)).await.flatten();
+            return read.map_err(|error| error.to_string());
         }
         self.store.get(&cred.key(&self.space)).await.map_err(|error| error.to_string())
     }
@@ -179,4 +216,31 @@ fn termination() -> Result<impl Future<Output = ()>, CliError> {
             _ = terminate.recv() => {}
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::sink;
+
+    use cotal_testkit::hung_disk::HungDisk;
+    use cotal_workspace::root::Home;
+    use futures::poll;
+
+    use super::*;
+
+    #[test]
+    fn a_start_waits_for_its_disk_off_the_runtimes_threads() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (home, root) = (Home::at(tmp.path()), Root::at(tmp.path()));
+        let ctx = Context::of_parts(home, root, "cotal".into(), |_| None, sink(), sink());
+        HungDisk::runtime().unwrap().block_on(async {
+            let disk = HungDisk::hang();
+            let args = DeliveryArgs { space: "main".into(), server: None, cluster_server: Vec::new() };
+            let mut running = pin!(run(args, &ctx));
+            assert!(poll!(running.as_mut()).is_pending());
+            disk.heal().await;
+            let refused = running.await.unwrap_err().to_string();
+            assert!(refused.contains("no broker of space \"main\" is known here"), "{refused}");
+        });
+    }
 }

@@ -72,8 +72,8 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     outcome::finish(in_runtime(command), json)
 }
 
-/// How long an ended command waits for disk work that nobody waits for any more.
-const DISK_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a command that ends waits for a disk.
+pub(crate) const DISK_PATIENCE: Duration = Duration::from_secs(10);
 
 fn in_runtime(command: Command) -> Result<(), CliError> {
     start_log(matches!(command, Command::AuthService(_) | Command::Delivery(_)));

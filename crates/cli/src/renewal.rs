@@ -168,7 +168,7 @@ impl Renewal {
             _ => None,
         };
         let pass = Pass { online: matches!(standing, Standing::Online { .. }), owner, results, adoption };
-        let written = self.write_audit(&pass);
+        let written = self.write_audit(&pass).await;
         if let Standing::Online { connection, lease, .. } = standing {
             lease.release().await;
             // The lease is gone and everything is written: how this connection ends changes nothing.
@@ -221,8 +221,9 @@ impl Renewal {
         let row =
             delivery_lease::read_over(delivery).await.map_err(|refusal| unestablished(&refusal.message))?;
         let answer = DeliveryAdmin::new(connector.clone()).challenge().await;
-        let mine =
-            self.store.identity().ok_or_else(|| unestablished("this store has no readable identity"))?;
+        let store = Arc::clone(&self.store);
+        let mine = file::blocking(move || store.identity()).await?;
+        let mine = mine.ok_or_else(|| unestablished("this store has no readable identity"))?;
         decide(row.map(|row| row.holder).as_deref(), answer, mine)
     }
 
@@ -276,7 +277,7 @@ impl Renewal {
     }
 
     /// `renewal.<space key>.json`: what an operator reads later. No fingerprint reaches it.
-    fn write_audit(&self, pass: &Pass) -> Result<(), CliError> {
+    async fn write_audit(&self, pass: &Pass) -> Result<(), CliError> {
         let ts = i64::try_from(self.clock.now_millis().0)
             .ok()
             .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
@@ -287,7 +288,7 @@ impl Renewal {
         }
         let path = audit_path(&self.root, &self.space);
         let text = serde_json::to_vec_pretty(&record).map_err(|error| CliError::failed(error.to_string()))?;
-        Ok(file::write_atomic(&path, &text)?)
+        Ok(file::blocking(move || file::write_atomic(&path, &text)).await??)
     }
 }
 

@@ -4,6 +4,7 @@
 pub mod broker;
 pub mod daemons;
 pub mod disk;
+pub mod hung_disk;
 pub mod injected;
 pub mod manager;
 pub mod privilege;

@@ -1,12 +1,21 @@
 //! The seam between the host's loop and what it serves in a space: a full service, or a callout replica.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use cotal_wire::Space;
 use tokio_util::sync::CancellationToken;
 
 use crate::handle::CloseError;
+
+/// How long a host waits for one lane before it goes on without it (contract 10 §6.1), and a service that is told to stop
+/// while it starts for its start.
+pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(30);
+/// What is said of a start that is waited for no longer.
+pub(crate) const UNENDED: &str = "its start did not end; what it holds is taken over by the next one";
 
 /// Why a lane did not open: one sentence, without the space's name, which the host puts before it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +71,16 @@ impl Threshold {
     /// Resolves when the host has asked for the bar, whoever came first. Cancel safe.
     pub(crate) async fn asked(&self) {
         self.asked.cancelled().await;
+    }
+
+    /// What an opening reads before anything of it is open, for as long as it is wanted: a disk that hangs keeps no host
+    /// which has asked for the bar.
+    pub(crate) async fn unless_asked<T>(&self, reading: impl Future<Output = T>) -> Result<T, Barred> {
+        tokio::select! {
+            biased;
+            read = reading => Ok(read),
+            () = self.asked() => Err(Barred),
+        }
     }
 }
 

@@ -13,11 +13,9 @@ use tokio::{
     time::Instant,
 };
 
-use super::lane::{Lane, LaneRefusal, OpenLane, Threshold};
+use super::lane::{Lane, LaneRefusal, OPEN_PATIENCE, OpenLane, Threshold, UNENDED};
 use crate::handle::CloseError;
 
-/// How long a host waits for one lane before it goes on without it (contract 10 §6.1).
-pub(super) const OPEN_PATIENCE: Duration = Duration::from_secs(30);
 /// A lane that failed is tried again after this long (contract 08 §5).
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Lanes that are being opened at the same time. A thousand at once would dial ten thousand connections, and each would
@@ -275,9 +273,7 @@ impl<O: OpenLane> Lanes<O> {
                 () = tokio::time::sleep_until(give_up), if only_opening => break,
             }
         }
-        let unopened = self.slots.keys().map(|space| {
-            format!("{} its start did not end; what it holds is taken over by the next one", prefix(space))
-        });
+        let unopened = self.slots.keys().map(|space| format!("{} {UNENDED}", prefix(space)));
         self.unclosed.extend(unopened);
         self.unclosed
     }

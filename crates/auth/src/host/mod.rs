@@ -12,7 +12,7 @@ mod lanes;
 pub(crate) mod manifest;
 pub(crate) mod watch;
 
-use std::{future::Future, path::PathBuf, pin::pin, sync::Arc};
+use std::{convert::Infallible, future::Future, path::PathBuf, pin::pin, sync::Arc};
 
 use tokio::time::Instant;
 
@@ -22,7 +22,10 @@ use self::{
     manifest::ManifestError,
     watch::{Applied, BACKSTOP, Reading, Reread, Sole, Watched},
 };
-use crate::{daemon::DaemonError, files};
+use crate::{
+    daemon::{DaemonError, unless_told},
+    files,
+};
 
 /// A host, apart from how it opens a lane.
 pub(crate) struct Host<E> {
@@ -46,32 +49,52 @@ impl<E: Clone + Eq + Send + Sync + 'static> Host<E> {
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), DaemonError> {
         let mut shutdown = pin!(shutdown);
-        let mut watched = Watched::start(self.manifest.clone(), reread).await;
-        let (text, entries) = self.read(watched.reading()).map_err(DaemonError)?;
-        files::make_room(entries.len()).map_err(DaemonError)?;
-        let _sole = Sole::follower_of(&self.manifest).await.map_err(DaemonError)?;
-        let mut adopted = Adopted::first(Applied::beside(&self.manifest), text).await?;
+        let Some(first) = unless_told(shutdown.as_mut(), self.first(reread)).await else { return Ok(()) };
+        let First { mut watched, entries, mut adopted, _sole } = first?;
         let mut lanes = Lanes::new(opener);
         lanes.want(entries);
         lanes.act();
+        // Whatever the host does with the manifest's disk, it hears that it is to stop.
+        tokio::select! {
+            never = self.follow(&mut watched, &mut lanes, &mut adopted) => match never {},
+            () = shutdown.as_mut() => {}
+        }
+        let unclosed = lanes.stop().await;
+        if unclosed.is_empty() { Ok(()) } else { Err(DaemonError(unclosed.join("; "))) }
+    }
+
+    /// Reads the manifest a first time, and takes it for this host alone.
+    async fn first(&self, reread: Reread) -> Result<First<E>, DaemonError> {
+        let mut watched = Watched::start(self.manifest.clone(), reread).await;
+        let (text, entries) = self.read(watched.reading()).map_err(DaemonError)?;
+        files::make_room(entries.len()).map_err(DaemonError)?;
+        let sole = Sole::follower_of(&self.manifest).await.map_err(DaemonError)?;
+        let adopted = Adopted::first(Applied::beside(&self.manifest), text).await?;
+        Ok(First { watched, entries, adopted, _sole: sole })
+    }
+
+    /// Keeps the lanes as the manifest says.
+    async fn follow<O: OpenLane<Entry = E>>(
+        &self,
+        watched: &mut Watched,
+        lanes: &mut Lanes<O>,
+        adopted: &mut Adopted,
+    ) -> Infallible {
         let mut announced = false;
         loop {
-            adopted.acknowledge(&lanes).await;
+            adopted.acknowledge(lanes).await;
             if !announced && lanes.are_settled() {
                 announced = true;
                 (self.announce)(&format!("auth-service: {} on {}", lanes.standing(), self.servers));
             }
             tokio::select! {
                 () = lanes.next() => {}
-                () = watched.changed() => self.adopt(watched.reading(), &mut lanes, &mut adopted).await,
+                () = watched.changed() => self.adopt(watched.reading(), lanes, adopted).await,
                 () = adopted.retry() => {}
                 () = adopted.look_due() => adopted.look().await,
-                () = shutdown.as_mut() => break,
             }
             lanes.act();
         }
-        let unclosed = lanes.stop().await;
-        if unclosed.is_empty() { Ok(()) } else { Err(DaemonError(unclosed.join("; "))) }
     }
 
     /// The entries of a reading, or one sentence that names the file.
@@ -110,6 +133,14 @@ impl<E: Clone + Eq + Send + Sync + 'static> Host<E> {
         adopted.replace(text, lanes).await;
         tracing::info!("the manifest is adopted; it names {named} spaces");
     }
+}
+
+/// What a host has before its first lane.
+struct First<E> {
+    watched: Watched,
+    entries: Vec<E>,
+    adopted: Adopted,
+    _sole: Sole,
 }
 
 /// The manifest that the lanes follow, and whether the file beside it says so.
@@ -190,7 +221,70 @@ impl Adopted {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::{cell::RefCell, time::Duration};
+
+    use async_trait::async_trait;
+    use cotal_testkit::hung_disk::HungDisk;
+    use cotal_wire::Space;
+    use futures::{StreamExt as _, stream};
+
+    use super::{
+        lane::{Lane, LaneRefusal, Threshold},
+        *,
+    };
+
+    struct NoLanes;
+
+    #[async_trait]
+    impl OpenLane for NoLanes {
+        type Entry = Space;
+
+        fn space<'e>(&self, entry: &'e Space) -> &'e Space {
+            entry
+        }
+
+        async fn open(&self, _: &Space, _: &Threshold) -> Result<Box<dyn Lane>, LaneRefusal> {
+            Err(LaneRefusal::of("there are none"))
+        }
+    }
+
+    thread_local! {
+        static DISK: RefCell<Option<HungDisk>> = const { RefCell::new(None) };
+    }
+
+    /// Reads no space, and the disk hangs from the second manifest on.
+    #[allow(clippy::unnecessary_wraps, reason = "the shape of a parser")]
+    fn reads_the_second_last(text: &str) -> Result<Vec<Space>, ManifestError> {
+        if text == "second" {
+            DISK.set(Some(HungDisk::hang()));
+        }
+        Ok(Vec::new())
+    }
+
+    #[test]
+    fn a_host_whose_manifests_disk_hangs_is_stopped_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = dir.path().join("spaces.json");
+        std::fs::write(&manifest, "first").unwrap();
+        HungDisk::runtime().unwrap().block_on(async {
+            let host = Host {
+                manifest: manifest.clone(),
+                parse: reads_the_second_last,
+                servers: "nowhere".to_owned(),
+                announce: Arc::new(|_| ()),
+            };
+            // It is told once it must write what it has adopted.
+            let told = async {
+                tokio::fs::write(&manifest, "second").await.unwrap();
+                while DISK.with_borrow(Option::is_none) {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            let running = host.run(NoLanes, stream::pending().boxed(), told);
+            tokio::time::timeout(Duration::from_secs(60), running).await.expect("it is heard").unwrap();
+            DISK.take().unwrap().heal().await;
+        });
+    }
 
     #[tokio::test]
     async fn an_acknowledgment_that_somebody_removed_or_changed_is_written_again() {

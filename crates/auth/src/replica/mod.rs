@@ -205,7 +205,7 @@ async fn start_whole(member: Member) -> Result<CalloutReplica, StartError> {
 
 /// Opens step by step. The admission is read before anything is opened that a refusal would only close again.
 async fn open(member: Member, custody: &Custody) -> Result<CalloutReplica, StartError> {
-    let secrets = load(&member).await?;
+    let secrets = member.threshold.unless_asked(load(&member)).await??;
     let connector = member.connector(&secrets, custody).ending_with_the_broker();
     let stores = ReplicaStores::open(&connector).await.map_err(StartError::Stores)?;
     if stores.admits_service_endpoints().await.map_err(StartError::Stores)? {

@@ -9,7 +9,9 @@ use cotal_workspace::secret_store::SecretStore;
 
 use super::{ReplicaEnd, start};
 use crate::{
-    daemon::{AuthServiceRuntimeOptions, DaemonError, choose_store},
+    daemon::{
+        AuthServiceRuntimeOptions, DaemonError, choose_store, state_dir, told_while_it_starts, unless_told,
+    },
     flags::{
         AuthServiceArgs, first_given, read_callout_limits, read_server, read_space, refuse_beside_spaces,
     },
@@ -36,8 +38,12 @@ pub(crate) async fn run_replica(
 ) -> Result<(), DaemonError> {
     tokio::pin!(shutdown);
     let Flags { space, servers, callout_limits } = read_flags(args)?;
-    let state_dir = options.root.user_auth_state_dir(&space).map_err(DaemonError::of)?;
-    let store = choose_store(store, options)?;
+    let preparing = async {
+        let state_dir = state_dir(&options.root, &space).await?;
+        Ok::<_, DaemonError>((state_dir, choose_store(store, options).await?))
+    };
+    let Some(prepared) = unless_told(shutdown.as_mut(), preparing).await else { return Ok(()) };
+    let (state_dir, store) = prepared?;
     let threshold = Threshold::default();
     let starting = start(Member {
         callout_limits,
@@ -48,9 +54,7 @@ pub(crate) async fn run_replica(
     let replica = tokio::select! {
         started = starting.as_mut() => started.map_err(DaemonError::of)?,
         () = shutdown.as_mut() => {
-            // What a start has opened, only its end can close; it need not answer first.
-            threshold.bar();
-            return match starting.await {
+            return match told_while_it_starts(&threshold, starting).await? {
                 Ok(replica) => replica.close().await.map_err(DaemonError::of),
                 Err(_) => Ok(()),
             };
@@ -93,7 +97,10 @@ pub(crate) async fn run_replicas(
         servers: servers.to_string(),
         announce: Arc::clone(&options.announce),
     };
-    let store = choose_store(store, options)?;
+    tokio::pin!(shutdown);
+    let choosing = choose_store(store, options);
+    let Some(store) = unless_told(shutdown.as_mut(), choosing).await else { return Ok(()) };
+    let store = store?;
     let lanes = ReplicaLanes {
         root: options.root.clone(),
         store,
