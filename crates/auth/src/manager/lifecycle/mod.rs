@@ -59,7 +59,7 @@ pub(super) async fn issue(parts: &Parts, holder: &Holder, request: &EsValue) -> 
     decide_at_gate(host, holder, &request, gate.as_ref().map(|seen| &seen.gate))?;
     if request.operation == Operation::RenewStandingBundle {
         // Nobody waits, and makes others wait, who may not renew. The gate is read again after it.
-        parts.renewals.turn().await?;
+        parts.renewals.turn(holder.owner()).await?;
     }
     if request.operation.grants_registration() {
         let at = manager_instance(&request.envelope.instance_id);
