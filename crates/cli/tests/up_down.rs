@@ -5,6 +5,7 @@
 use std::{
     io::{Read, Write},
     net::TcpListener,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
@@ -409,6 +410,108 @@ fn a_store_that_was_lost_is_not_replaced_by_an_empty_one() {
     assert!(machine.pid("nats-server.pid").is_none() && !store.exists());
     std::fs::rename(&aside, &store).unwrap();
     machine.up(&["--port", "0"]);
+}
+
+/// The state directory of the space.
+const STATE: &str = ".cotal/auth/space.6d61696e";
+
+impl Machine {
+    /// A run that must not go on without this file: it names it with the way out, makes no other one, starts nothing.
+    fn refused_without(&self, file: &str, arguments: &[&str]) -> String {
+        let told = self.refused(&[&["up", "--user-auth", "--port", "0"], arguments].concat());
+        let name = file.rsplit('/').next().unwrap();
+        for part in [name, "existed before", "from a backup", "start a new space"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        assert!(!told.contains("jetstream"), "{told}");
+        assert!(!self.root().join(file).exists() && self.pid(BROKER).is_none(), "{told}");
+        told
+    }
+
+    /// Takes a file out of the root and answers what puts it back.
+    fn lose(&self, file: &str) -> impl FnOnce() {
+        let (path, aside) = (self.root().join(file), self.dir.path().join("lost"));
+        std::fs::rename(&path, &aside).unwrap();
+        move || std::fs::rename(aside, path).unwrap()
+    }
+}
+
+#[test]
+fn an_owner_secret_or_an_account_record_that_was_lost_is_not_made_again() {
+    let machine = Machine::new();
+    machine.first_up(&[]);
+    machine.json(&["down"]);
+    for file in [&format!("{STATE}/owner-secret.json"), ".cotal/auth/account.6d61696e.json"] {
+        let put_back = machine.lose(file);
+        machine.refused_without(file, &[]);
+        machine.refused_without(file, &["--idp", &machine.idp]);
+        put_back();
+    }
+    // What can be made again is.
+    for file in ["issuer.json", "callout.json", "service-keys.json"] {
+        std::fs::remove_file(machine.root().join(STATE).join(file)).unwrap();
+    }
+    machine.up(&["--port", "0"]);
+    machine.json(&["down"]);
+}
+
+#[test]
+fn a_pin_that_was_lost_is_made_again_only_for_the_provider_that_it_named() {
+    let machine = Machine::new();
+    let idp = machine.up(&["--dev-idp", "--port", "0"])["idp"].clone();
+    machine.json(&["down"]);
+    let file = format!("{STATE}/idp.json");
+    drop(machine.lose(&file));
+    assert!(machine.refused_without(&file, &[]).contains("with --dev-idp"));
+    machine.refused_without(&file, &["--idp", &machine.idp]);
+    assert_eq!(machine.up(&["--dev-idp", "--port", "0"])["idp"], idp);
+    machine.json(&["down"]);
+
+    let machine = Machine::new();
+    machine.first_up(&[]);
+    machine.json(&["down"]);
+    drop(machine.lose(&file));
+    assert!(machine.refused_without(&file, &[]).contains(&format!("--idp '{}'", machine.idp)));
+    machine.refused_without(&file, &["--idp", "http://127.0.0.1:1/api/auth"]);
+    assert_eq!(machine.first_up(&[])["idp"]["url"], machine.idp.as_str());
+    machine.json(&["down"]);
+}
+
+#[test]
+fn a_first_run_that_ended_after_any_of_its_files_is_finished_by_the_next_one() {
+    let machine = Machine::new();
+    let first = ["up", "--user-auth", "--idp", &machine.idp, "--port", "0"];
+    let state = machine.root().join(STATE);
+    for (made, next) in [
+        ("idp.json", "owner-secret.json"),
+        ("owner-secret.json", "issuer.json"),
+        ("issuer.json", "callout.json"),
+        ("callout.json", "service-keys.json"),
+    ] {
+        // Where a file is to be made, something is in its way.
+        let in_the_way = state.join(next);
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&in_the_way).unwrap();
+        let told = machine.refused(&first);
+        assert!(told.contains(next) && !told.contains("existed before"), "{told}");
+        assert!(state.join(made).is_file());
+        std::fs::remove_dir(in_the_way).unwrap();
+    }
+    let secret = std::fs::read(state.join("owner-secret.json")).unwrap();
+    machine.first_up(&[]);
+    assert_eq!(std::fs::read(state.join("owner-secret.json")).unwrap(), secret);
+    machine.json(&["down"]);
+
+    for file in ["auth/broker.json", "auth/account.6d61696e.json", "auth/space.6d61696e/owner-secret.json"] {
+        let machine = Machine::new();
+        let first = ["up", "--user-auth", "--idp", &machine.idp, "--port", "0"];
+        let mut up = machine.command(&first).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let made = machine.root().join(".cotal").join(file);
+        wait_until(file, || made.exists());
+        up.kill().unwrap();
+        up.wait().unwrap();
+        machine.first_up(&[]);
+        machine.json(&["down"]);
+    }
 }
 
 #[test]

@@ -18,10 +18,12 @@ use crate::{file, root::space_segment, secret_store::SecretStore};
 
 /// The version that every document carries.
 const VERSION: u64 = 1;
-const IDP_FILE: &str = "idp.json";
+/// The pin of the identity provider, in the state directory.
+pub const IDP_FILE: &str = "idp.json";
 const CALLOUT_FILE: &str = "callout.json";
 const ISSUER_FILE: &str = "issuer.json";
-const OWNER_SECRET_FILE: &str = "owner-secret.json";
+/// What every owner derives from, in the state directory of a root.
+pub const OWNER_SECRET_FILE: &str = "owner-secret.json";
 const SERVICE_KEYS_FILE: &str = "service-keys.json";
 const DISCOVERY_FILE: &str = "auth-service.json";
 
@@ -70,6 +72,18 @@ pub struct Discovery {
     pub cap: Zeroizing<String>,
     /// The public URL.
     pub public_url: Option<String>,
+}
+
+/// What stands of a space's material. A run that was cut short leaves a beginning of the order of contract 04 §6.5; what
+/// is missing before something that is there was lost.
+#[derive(Debug, Clone, Copy)]
+pub struct Standing {
+    /// `idp.json`; `None` when something is in its place that cannot be examined.
+    pub pin: Option<bool>,
+    /// `owner-secret.json`, likewise.
+    pub owner_secret: Option<bool>,
+    /// Any that is made after the owner secret.
+    pub after_owner_secret: bool,
 }
 
 #[derive(Deserialize)]
@@ -126,6 +140,26 @@ impl UserAuthMaterial {
     }
 }
 
+impl Standing {
+    /// Looks, the last made first, so that somebody who is making them is not taken for a loss. What cannot be examined is
+    /// neither there nor lost: its own reader refuses it.
+    pub async fn of(store: &dyn SecretStore, state_dir: &Path, space: &Space) -> Self {
+        let mut after_owner_secret = false;
+        for file in [SERVICE_KEYS_FILE, CALLOUT_FILE, ISSUER_FILE] {
+            after_owner_secret |= matches!(store.get(&secret_key(space, file)).await, Ok(Some(_)));
+        }
+        let owner_secret = store.get(&secret_key(space, OWNER_SECRET_FILE)).await.ok().map(|it| it.is_some());
+        let path = state_dir.join(IDP_FILE);
+        let pin = file::blocking(move || file::is_regular(&path)).await.and_then(|there| there).ok();
+        Self { pin, owner_secret, after_owner_secret }
+    }
+
+    /// Whether the owner secret was there and is not any more.
+    fn lost_owner_secret(self) -> bool {
+        self.after_owner_secret && self.owner_secret == Some(false)
+    }
+}
+
 impl CalloutMaterial {
     /// Loads all three in the order of contract 05 §15.2 step 1; what is missing is listed in one error, in that order.
     pub async fn load(store: &dyn SecretStore, space: &Space) -> Result<Self, MaterialError> {
@@ -162,7 +196,8 @@ pub async fn load_service_keys(store: &dyn SecretStore, space: &Space) -> Result
     load_data_account(store, space).await?.ok_or_else(|| lacking(space, &[("service keys", false)]))
 }
 
-/// Load-or-create of all five, in the order of contract 04 §6.5 (steps 3-7; the JWKS probe is the caller's).
+/// Load-or-create of all five, in the order of contract 04 §6.5 (steps 3-7; the JWKS probe is the caller's). An owner
+/// secret that was lost is not made again (contract 04 §6.2).
 #[allow(
     clippy::too_many_arguments,
     reason = "each is a seam of its own; a struct would only name them twice"
@@ -177,6 +212,14 @@ pub async fn prepare(
     clock: &dyn Clock,
     entropy: &dyn Entropy,
 ) -> Result<UserAuthMaterial, MaterialError> {
+    if Standing::of(store, state_dir, space).await.lost_owner_secret() {
+        return Err(MaterialError(format!(
+            "space {:?} has lost its owner secret ({}), and with a new one every person would be somebody else: restore \
+             it from a backup, or start a new space",
+            space.as_str(),
+            secret_key(space, OWNER_SECRET_FILE)
+        )));
+    }
     let idp = ensure_pinned_idp(state_dir, space, idp_url)?;
     let owner_secret = load_or_create(store, space, OWNER_SECRET_FILE, OwnerSecret::from_document, || {
         OwnerSecret::generate(entropy).to_document()
@@ -469,6 +512,34 @@ mod tests {
     async fn futures_of(place: &Place) -> [UserAuthMaterial; 2] {
         let (a, b) = tokio::join!(place.prepare(Some(IDP)), place.prepare(Some(IDP)));
         [a.unwrap(), b.unwrap()]
+    }
+
+    #[tokio::test]
+    async fn an_owner_secret_that_was_lost_is_not_made_again_and_a_first_run_cut_short_is_gone_on_with() {
+        let after = ["issuer.json", "callout.json", "service-keys.json"];
+        for kept in after {
+            let place = Place::new();
+            place.prepare(Some(IDP)).await.unwrap();
+            for file in after.iter().filter(|file| **file != kept).chain(&["owner-secret.json"]) {
+                std::fs::remove_file(place.dir.join(file)).unwrap();
+            }
+            let told = place.prepare(Some(IDP)).await.err().unwrap().0;
+            assert!(told.contains("auth/space.6d61696e/owner-secret.json"), "{kept}: {told}");
+            assert!(!place.dir.join("owner-secret.json").exists());
+        }
+        let order = ["idp.json", "owner-secret.json", "issuer.json", "callout.json", "service-keys.json"];
+        for cut in 0..order.len() {
+            let place = Place::new();
+            place.prepare(Some(IDP)).await.unwrap();
+            let before = order.map(|file| place.text(file));
+            for file in &order[cut..] {
+                std::fs::remove_file(place.dir.join(file)).unwrap();
+            }
+            place.prepare(Some(IDP)).await.unwrap();
+            for (file, text) in order.iter().zip(&before).take(cut) {
+                assert_eq!(place.text(file), *text, "{file}");
+            }
+        }
     }
 
     #[tokio::test]

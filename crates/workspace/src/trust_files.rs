@@ -158,7 +158,8 @@ pub fn inventory(root: &Root) -> Result<Vec<Space>, TrustFileError> {
     Ok(spaces)
 }
 
-fn account_file(space: &Space) -> String {
+/// The name of a space's account record in `auth/`.
+pub fn account_file(space: &Space) -> String {
     format!("{ACCOUNT_PREFIX}{}{ACCOUNT_SUFFIX}", space_key(space))
 }
 

@@ -78,10 +78,12 @@ impl Development {
 }
 
 /// Decides from the command line, the pin and what an earlier run recorded. A pin on this machine's loopback is the
-/// development IdP's when the flag or the record says so.
+/// development IdP's when the flag or the record says so. `lost` is the URL of a pin that was lost: a development IdP
+/// that is named again comes back on that port, because its issuer has the port in it.
 pub(super) fn settle(
     choice: &Choice,
     pin: Option<&IdpPin>,
+    lost: Option<&str>,
     recorded: Option<bool>,
     space: &Space,
 ) -> Result<Settled, CliError> {
@@ -99,7 +101,10 @@ pub(super) fn settle(
                 pin.url
             ))
         })?,
-        None => super::broker::free_port()?,
+        None => match lost.and_then(space_daemons::dev_idp_port) {
+            Some(port) => port,
+            None => super::broker::free_port()?,
+        },
     };
     let development = Development { port, auto_approve };
     Ok(Settled { url: Some(development.url().into()), development: Some(development) })
@@ -130,17 +135,17 @@ mod tests {
     #[test]
     fn a_url_is_taken_as_it_is_given_and_compared_with_the_pin_later() {
         let given = GivenUrl::from("https://a/".to_owned());
-        let settled = settle(&Choice::Url(given.clone()), None, Some(true), &space()).unwrap();
+        let settled = settle(&Choice::Url(given.clone()), None, None, Some(true), &space()).unwrap();
         assert_eq!(settled, Settled { url: Some(given), development: None });
     }
 
     #[test]
     fn nothing_said_keeps_the_pin_and_restarts_a_recorded_development_idp_on_its_port() {
         let external = pin("https://id.example/api/auth");
-        let settled = settle(&Choice::Pinned, Some(&external), None, &space()).unwrap();
+        let settled = settle(&Choice::Pinned, Some(&external), None, None, &space()).unwrap();
         assert_eq!(settled, Settled { url: None, development: None });
         let own = pin("http://127.0.0.1:4780/api/auth");
-        let settled = settle(&Choice::Pinned, Some(&own), Some(true), &space()).unwrap();
+        let settled = settle(&Choice::Pinned, Some(&own), None, Some(true), &space()).unwrap();
         assert_eq!(settled.development, Some(Development { port: 4780, auto_approve: true }));
         assert_eq!(settled.url.as_deref(), Some("http://127.0.0.1:4780/api/auth"));
     }
@@ -150,13 +155,24 @@ mod tests {
         let external = pin("https://id.example/api/auth");
         let choice = Choice::Development { auto_approve: false };
         assert!(
-            settle(&choice, Some(&external), None, &space()).unwrap_err().to_string().contains("--dev-idp")
+            settle(&choice, Some(&external), None, None, &space())
+                .unwrap_err()
+                .to_string()
+                .contains("--dev-idp")
         );
     }
 
     #[test]
     fn a_first_development_idp_takes_a_free_port() {
-        let settled = settle(&Choice::Development { auto_approve: false }, None, None, &space()).unwrap();
+        let choice = Choice::Development { auto_approve: false };
+        let settled = settle(&choice, None, None, None, &space()).unwrap();
         assert!(settled.development.unwrap().port > 0);
+    }
+
+    #[test]
+    fn a_development_idp_whose_pin_was_lost_is_named_again_on_its_port() {
+        let choice = Choice::Development { auto_approve: false };
+        let settled = settle(&choice, None, Some("http://127.0.0.1:4780/api/auth"), None, &space()).unwrap();
+        assert_eq!(settled.development.unwrap().port, 4780);
     }
 }

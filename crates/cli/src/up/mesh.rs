@@ -83,6 +83,11 @@ impl Mesh {
         self.own.as_ref()?.other.get(DEV_IDP)?.get(AUTO_APPROVE)?.as_bool()
     }
 
+    /// The identity provider of the last run that came to its end.
+    pub(super) fn idp_url(&self) -> Option<&str> {
+        Some(self.own.as_ref()?.user_auth.as_ref()?.idp.url.as_str())
+    }
+
     /// The flags of the public face that the auth service was last started with.
     pub(super) fn exchange(&self) -> Result<ExchangeFlags, CliError> {
         let Some(kept) = self.own.as_ref().and_then(|entry| entry.other.get(PUBLIC_FACE)) else {

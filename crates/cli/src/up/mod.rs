@@ -7,6 +7,7 @@
 mod broker;
 mod daemon_creds;
 mod idp;
+mod lost;
 mod mesh;
 mod trust;
 
@@ -241,6 +242,7 @@ async fn bring_up(
     let broker = broker::Broker::plan(ctx, nats, plan.port)?;
     let state_dir = ctx.root.user_auth_state_dir(space)?;
     broker.refuse_unknown(ctx).await?;
+    let lost_idp = lost::refuse(ctx, space, &state_dir, &plan.idp, &mesh).await?;
     broker.refuse_new_space(ctx, space)?;
 
     // What an earlier run was writing when it was killed: copies of credentials among it.
@@ -252,7 +254,7 @@ async fn bring_up(
         // A run that was killed before it had pinned one has left it, at a port that nobody knows any more.
         space_daemons::left_dev_idp(ctx, space, None).stop().await?;
     }
-    let mut idp = idp::settle(&plan.idp, pin.as_ref(), mesh.dev_idp(), space)?;
+    let mut idp = idp::settle(&plan.idp, pin.as_ref(), lost_idp, mesh.dev_idp(), space)?;
     if let Some(development) = &mut idp.development {
         development.start(mesh.dev_idp(), ctx, space, started, progress).await?;
     }
