@@ -13,7 +13,7 @@ use cotal_broker::Servers;
 use cotal_callout::{CalloutLimits, ConnectLimits, Crowd};
 use cotal_wire::{EpError, Space};
 use cotal_workspace::{
-    file, lock_file::LockFile, material::Discovery, root::Root, secret_store::SecretStore,
+    file, lock_file::LockFile, material::Discovery, printed, root::Root, secret_store::SecretStore,
 };
 use tokio::sync::Mutex;
 use zeroize::Zeroizing;
@@ -56,6 +56,9 @@ impl TakenDir {
 
     fn take_now(root: &Root, space: &Space) -> Result<Self, DaemonError> {
         let path = root.user_auth_state_dir(space).map_err(DaemonError::of)?;
+        if !file::is_real_dir(&path).map_err(DaemonError::of)? {
+            return Err(DaemonError(printed::no_such_space(root, space)));
+        }
         let lock = the_only_one(&path, space)?;
         Discovery::remove(&path).map_err(DaemonError::of)?;
         Ok(Self { path, _lock: lock })
@@ -222,8 +225,9 @@ fn the_only_one(state_dir: &Path, space: &Space) -> Result<LockFile, DaemonError
     match LockFile::take(&state_dir.join(LOCK_FILE)) {
         Ok(Some(lock)) => Ok(lock),
         Ok(None) => Err(DaemonError(format!(
-            "an auth service of space {:?} already runs from this directory; see `cotal status`, or stop it first",
-            space.as_str()
+            "an auth service of space {:?} already runs from this directory; see `cotal status{}`, or stop it first",
+            space.as_str(),
+            printed::at(space)
         ))),
         Err(error) => {
             Err(DaemonError(format!("the lock of space {:?} cannot be taken: {error}", space.as_str())))
@@ -281,6 +285,20 @@ pub(crate) mod tests {
             drop(taken);
             TakenDir::take(&root, &space).await.unwrap();
         });
+    }
+
+    #[tokio::test]
+    async fn a_space_that_the_root_does_not_have_is_told_as_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, space) = (Root::at(dir.path()), Space::parse("zo").unwrap());
+        for made in [false, true] {
+            if made {
+                std::fs::create_dir_all(root.auth_dir()).unwrap();
+            }
+            let told = TakenDir::take(&root, &space).await.map(drop).unwrap_err().to_string();
+            assert!(told.contains("there is no space \"zo\"") && !told.contains("lock"), "{told}");
+            assert!(told.contains("`cotal up --user-auth --space 'zo'"), "{told}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use cotal_ledger::{ActorRow, GrantInput, Ledger, RowKind, TaggedRow};
 use cotal_wire::{Actor, DerivedOwner, LifecycleUid, Principal, Space};
 use cotal_workspace::{
     material::{load_idp_pin, load_owner_secret},
+    printed::at,
     secret_store::FsSecretStore,
 };
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     actor_lock::ActorLock,
     cli::Output,
-    context::{Context, DEFAULT_SPACE, space_flag},
+    context::{Context, DEFAULT_SPACE, not_here, space_flag},
     incarnation::{self, After, Ended, HeadSeen, Predecessor},
     lifecycle_door::Retired,
     outcome::{CliError, Outcome},
@@ -197,7 +198,7 @@ async fn grant(args: GrantArgs, ctx: &Context) -> Result<(), CliError> {
     }
     if let Some(eviction) = &eviction {
         document["eviction"] = incarnation::eviction_document(eviction.as_ref());
-        notes.push(incarnation::eviction_sentence(eviction.as_ref(), After::Grant));
+        notes.push(incarnation::eviction_sentence(&space, eviction.as_ref(), After::Grant));
     }
     if let Some(why) = late.unseen {
         let note = format!(
@@ -229,7 +230,7 @@ async fn revoke(args: RevokeArgs, ctx: &Context) -> Result<(), CliError> {
     }
     let head = incarnation::look(ctx, &space, &principal).await?;
     if let (false, HeadSeen::Unseen(Some(why))) = (matches!(row, Ok(Some(_))) || managed.is_some(), &head) {
-        return Err(not_seen(&principal, why, row.is_err()));
+        return Err(not_seen(&space, &principal, why, row.is_err()));
     }
     let (revoked, predecessors) = if let Ok(row) = &row {
         let own = row.as_ref().and_then(uid_of);
@@ -282,14 +283,15 @@ async fn revoke(args: RevokeArgs, ctx: &Context) -> Result<(), CliError> {
             format!("{principal} had no row in {space}, but an incarnation that was still active.")
         }];
         lines.extend(ended.iter().map(incarnation::retired_sentence));
-        lines.push(incarnation::eviction_sentence(eviction.as_ref(), After::Revoke));
+        lines.push(incarnation::eviction_sentence(&space, eviction.as_ref(), After::Revoke));
         lines.join("\n")
     })?;
     match unproved {
         Some(sentence) => Err(CliError::Reported(sentence)),
         None if nothing && unverified => Err(CliError::Reported(format!(
-            "that nobody is connected as {principal} was not verified: run this command again once `cotal status` shows \
-             the delivery daemon ready"
+            "that nobody is connected as {principal} was not verified: run this command again once `cotal status{}` \
+             shows the delivery daemon ready",
+            at(&space)
         ))),
         None => Ok(()),
     }
@@ -336,12 +338,13 @@ impl Latecomer {
     }
 }
 
-fn not_seen(principal: &Principal, why: &str, unreadable: bool) -> CliError {
+fn not_seen(space: &Space, principal: &Principal, why: &str, unreadable: bool) -> CliError {
     let row = if unreadable { "its row does not read and is unchanged" } else { "it has no row" };
     CliError::Undone(
         format!(
             "whether an incarnation of {principal} is still active could not be seen ({why}): {row}, and nothing was \
-             changed. See `cotal status`, then run this command again once the broker answers"
+             changed. See `cotal status{}`, then run this command again once the broker answers",
+            at(space)
         ),
         Outcome::NotExecuted,
     )
@@ -362,7 +365,7 @@ async fn retire_all(
 fn list(args: &ListArgs, ctx: &Context) -> Result<(), CliError> {
     let space = space_flag(&args.space)?;
     if !ctx.root.is_user_auth(&space)? {
-        return Err(not_provisioned(&space));
+        return Err(not_provisioned(&space, ctx));
     }
     let mut rows = ledger(&space, ctx)?.list()?;
     rows.sort_by_cached_key(|tagged| tagged.row.key());
@@ -370,8 +373,9 @@ fn list(args: &ListArgs, ctx: &Context) -> Result<(), CliError> {
     ctx.report(&json!({ "space": space, "actors": documents }), || {
         if rows.is_empty() {
             return format!(
-                "Nobody is granted in {space} yet. Grant with: cotal actor grant cli --sub <subject> {NARROW}\n\
-                 Everything at once: --full instead of the lists"
+                "Nobody is granted in {space} yet. Grant with: cotal actor grant cli --sub <subject> {NARROW}{}\n\
+                 Everything at once: --full instead of the lists",
+                at(&space)
             );
         }
         let lines: Vec<_> = rows.iter().map(|TaggedRow { kind, row }| row_line(*kind, row)).collect();
@@ -417,9 +421,10 @@ async fn owner(flags: &OwnerFlags, space: &Space, ctx: &Context) -> Result<Deriv
         (None, None) => return Err(CliError::usage("name the owner by --sub <subject> or by --owner <u_…>")),
         (sub, owner) => (sub, owner),
     };
-    let pin = load_idp_pin(&ctx.root.user_auth_state_dir(space)?)?.ok_or_else(|| not_provisioned(space))?;
+    let pin =
+        load_idp_pin(&ctx.root.user_auth_state_dir(space)?)?.ok_or_else(|| not_provisioned(space, ctx))?;
     let store = FsSecretStore::open(&ctx.root)?;
-    let secret = load_owner_secret(&store, space).await?.ok_or_else(|| not_provisioned(space))?;
+    let secret = load_owner_secret(&store, space).await?.ok_or_else(|| not_provisioned(space, ctx))?;
     match (sub, owner) {
         (Some(sub), _) => Ok(secret.derive(&pin.issuer, sub)?),
         (None, owner) => DerivedOwner::parse(owner.as_deref().unwrap_or_default())
@@ -427,11 +432,15 @@ async fn owner(flags: &OwnerFlags, space: &Space, ctx: &Context) -> Result<Deriv
     }
 }
 
-fn not_provisioned(space: &Space) -> CliError {
-    CliError::failed(format!(
-        "space {:?} has no user auth here: run this on the machine and in the directory that ran `cotal up --user-auth`",
-        space.as_str()
-    ))
+fn not_provisioned(space: &Space, ctx: &Context) -> CliError {
+    not_here(ctx, space, || {
+        format!(
+            "space {:?} has no user auth here: run this on the machine and in the directory that ran `cotal up \
+             --user-auth{}`",
+            space.as_str(),
+            at(space)
+        )
+    })
 }
 
 fn ledger(space: &Space, ctx: &Context) -> Result<Ledger, CliError> {

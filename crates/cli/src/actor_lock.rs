@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use cotal_wire::Principal;
-use cotal_workspace::{file, lock_file::LockFile};
+use cotal_workspace::{file, lock_file::LockFile, printed::at_state_dir};
 
 use crate::outcome::{CliError, Outcome};
 
@@ -30,7 +30,8 @@ impl ActorLock {
             Ok(None) => Err(CliError::Undone(
                 format!(
                     "another `cotal actor grant` or `cotal actor revoke` of {principal} is at work: wait for it, then \
-                     look at `cotal actor list`"
+                     look at `cotal actor list{}`",
+                    at_state_dir(state_dir)
                 ),
                 Outcome::NotExecuted,
             )),

@@ -10,14 +10,16 @@ use std::{
 
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{Clock, Entropy, Space};
-use cotal_workspace::root::{Home, Root};
+use cotal_workspace::{
+    printed,
+    root::{Home, Root},
+};
 use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::outcome::CliError;
 
-/// The space of a command that names none.
-pub const DEFAULT_SPACE: &str = "main";
+pub use cotal_workspace::printed::DEFAULT_SPACE;
 
 type Variables = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 type Stream = Arc<Mutex<Box<dyn Write + Send>>>;
@@ -119,6 +121,15 @@ impl Context {
 
 fn stream(to: impl Write + Send + 'static) -> Stream {
     Arc::new(Mutex::new(Box::new(to)))
+}
+
+/// Why something of a space is not here: this root has no such space, or it has, and `lacks` says what it lacks.
+pub fn not_here(ctx: &Context, space: &Space, lacks: impl FnOnce() -> String) -> CliError {
+    CliError::failed(if printed::has_space(&ctx.root, space) {
+        lacks()
+    } else {
+        printed::no_such_space(&ctx.root, space)
+    })
 }
 
 /// Reads a space name from a flag.

@@ -8,6 +8,7 @@ use cotal_wire::{Space, delivery_admin};
 use cotal_workspace::{
     daemon_creds::{self, DaemonCred},
     file,
+    printed::at,
     root::Root,
     secret_store::{FsSecretStore, SecretStore as _, StoreIdentity},
 };
@@ -15,7 +16,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     DISK_PATIENCE,
-    context::{Context, DEFAULT_SPACE, space_flag},
+    context::{Context, DEFAULT_SPACE, not_here, space_flag},
     given_url::GivenUrl,
     outcome::CliError,
     space_broker,
@@ -134,11 +135,11 @@ pub async fn run(args: DeliveryArgs, ctx: &Context) -> Result<(), CliError> {
 fn read_inputs(args: DeliveryArgs, space: Space, ctx: &Context) -> Result<DeliveryInputs, CliError> {
     let servers = match args.server {
         Some(server) => server.into(),
-        None => space_broker::server(ctx, &space)?.ok_or_else(|| no_broker(&space))?,
+        None => space_broker::server(ctx, &space)?.ok_or_else(|| no_broker(&space, ctx))?,
     };
     daemon_creds::adopt_legacy(&ctx.root, &space)?;
     let data_account =
-        daemon_creds::read_membership(&ctx.root, &space)?.ok_or_else(|| unprovisioned(&space))?;
+        daemon_creds::read_membership(&ctx.root, &space)?.ok_or_else(|| unprovisioned(&space, ctx))?;
     let store = FsSecretStore::open(&ctx.root)?;
     let store_identity = store.identity().map(wire_identity).ok_or_else(|| {
         CliError::failed(
@@ -190,19 +191,24 @@ fn told(refusal: &StartRefusal) -> CliError {
     CliError::failed(format!("delivery: {refusal}"))
 }
 
-fn no_broker(space: &Space) -> CliError {
-    CliError::failed(format!(
-        "delivery: no broker of space {:?} is known here: pass --server <url>, or run this where `cotal up` ran",
-        space.as_str()
-    ))
+fn no_broker(space: &Space, ctx: &Context) -> CliError {
+    not_here(ctx, space, || {
+        format!(
+            "delivery: no broker of space {:?} is known here: pass --server <url>, or run this where `cotal up` ran",
+            space.as_str()
+        )
+    })
 }
 
-fn unprovisioned(space: &Space) -> CliError {
-    CliError::failed(format!(
-        "delivery: space {:?} has no credentials for a delivery daemon here: `cotal down`, then `cotal up --user-auth`, \
-         makes them",
-        space.as_str()
-    ))
+fn unprovisioned(space: &Space, ctx: &Context) -> CliError {
+    let at = at(space);
+    not_here(ctx, space, || {
+        format!(
+            "delivery: space {:?} has no credentials for a delivery daemon here: `cotal down{at}`, then `cotal up \
+             --user-auth{at}`, makes them",
+            space.as_str()
+        )
+    })
 }
 
 fn termination() -> Result<impl Future<Output = ()>, CliError> {
@@ -240,7 +246,7 @@ mod tests {
             assert!(poll!(running.as_mut()).is_pending());
             disk.heal().await;
             let refused = running.await.unwrap_err().to_string();
-            assert!(refused.contains("no broker of space \"main\" is known here"), "{refused}");
+            assert!(refused.contains("there is no space \"main\""), "{refused}");
         });
     }
 }

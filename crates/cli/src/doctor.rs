@@ -7,6 +7,7 @@ use cotal_wire::{Space, UnixSecs};
 use cotal_workspace::{
     daemon_creds::{self, DaemonCred},
     file,
+    printed::at,
     secret_store::{FsSecretStore, SecretStore as _},
     trust_files,
 };
@@ -14,7 +15,7 @@ use serde::Serialize;
 
 use crate::{
     cli::Output,
-    context::{Context, DEFAULT_SPACE, space_flag},
+    context::{Context, DEFAULT_SPACE, not_here, space_flag},
     cred_health::{CredHealth, CredState, look, look_at_system},
     outcome::CliError,
     renewal::{self, Pass, Renewal, Which},
@@ -22,7 +23,9 @@ use crate::{
 };
 
 /// What renews the two credentials of the system account.
-const ROTATE: &str = "`cotal down` for each space of this root, then `cotal up --user-auth --rotate-sys`";
+fn rotate(space: &Space) -> String {
+    format!("`cotal down` for each space of this root, then `cotal up --user-auth --rotate-sys{}`", at(space))
+}
 
 /// `cotal doctor`
 #[derive(Debug, clap::Args)]
@@ -131,7 +134,7 @@ async fn auth(args: AuthArgs, ctx: &Context) -> Result<(), CliError> {
 /// The renewal of a space of this root.
 pub fn renewal(ctx: &Context, space: &Space, may_be_offline: bool) -> Result<Renewal, CliError> {
     daemon_creds::adopt_legacy(&ctx.root, space)?;
-    let account = trust_files::load_account(&ctx.root, space)?.ok_or_else(|| unknown(space))?;
+    let account = trust_files::load_account(&ctx.root, space)?.ok_or_else(|| unknown(space, ctx))?;
     Ok(Renewal {
         root: ctx.root.clone(),
         space: space.clone(),
@@ -145,8 +148,8 @@ pub fn renewal(ctx: &Context, space: &Space, may_be_offline: bool) -> Result<Ren
 
 async fn credentials(ctx: &Context, space: &Space) -> Result<Vec<Credential>, CliError> {
     let now = ctx.clock.now_secs();
-    let account = trust_files::load_account(&ctx.root, space)?.ok_or_else(|| unknown(space))?;
-    let broker = trust_files::load_broker(&ctx.root)?.ok_or_else(|| unknown(space))?;
+    let account = trust_files::load_account(&ctx.root, space)?.ok_or_else(|| unknown(space, ctx))?;
+    let broker = trust_files::load_broker(&ctx.root)?.ok_or_else(|| unknown(space, ctx))?;
     let data = renewal::signer_of(&account.data_account());
     daemon_creds::adopt_legacy(&ctx.root, space)?;
     let watched = daemon_creds::read_membership(&ctx.root, space)?;
@@ -165,19 +168,24 @@ async fn credentials(ctx: &Context, space: &Space) -> Result<Vec<Credential>, Cl
             && seen.state != CredState::Missing
             && watched.as_ref() != Some(account.account.public());
         let state = if astray { seen.state.max(CredState::Foreign) } else { seen.state };
-        all.push(credential(cred, CredHealth { state, ..seen }));
+        all.push(credential(space, cred, CredHealth { state, ..seen }));
     }
     Ok(all)
 }
 
-fn credential(cred: DaemonCred, CredHealth { state, exp, renew_at }: CredHealth) -> Credential {
+fn credential(
+    space: &Space,
+    cred: DaemonCred,
+    CredHealth { state, exp, renew_at }: CredHealth,
+) -> Credential {
+    let at = at(space);
     let remedy = match (cred.of_system_account(), state) {
         (_, CredState::Healthy | CredState::Unbounded) => None,
-        (true, _) => Some(ROTATE.to_owned()),
+        (true, _) => Some(rotate(space)),
         (false, CredState::Missing | CredState::Unreadable) => {
-            Some("`cotal down`, then `cotal up --user-auth`, makes it".to_owned())
+            Some(format!("`cotal down{at}`, then `cotal up --user-auth{at}`, makes it"))
         }
-        (false, _) => Some("`cotal doctor auth --fix`".to_owned()),
+        (false, _) => Some(format!("`cotal doctor auth --fix{at}`")),
     };
     Credential {
         file: cred.file_name(),
@@ -236,12 +244,15 @@ fn until(exp: UnixSecs, now: UnixSecs) -> String {
     }
 }
 
-fn unknown(space: &Space) -> CliError {
-    CliError::failed(format!(
-        "space {:?} has no trust records here: run this on the machine and in the directory that ran `cotal up \
-         --user-auth`",
-        space.as_str()
-    ))
+fn unknown(space: &Space, ctx: &Context) -> CliError {
+    not_here(ctx, space, || {
+        format!(
+            "space {:?} has no trust records here: run this on the machine and in the directory that ran `cotal up \
+             --user-auth{}`",
+            space.as_str(),
+            at(space)
+        )
+    })
 }
 
 #[cfg(test)]
@@ -250,17 +261,22 @@ mod tests {
 
     #[test]
     fn each_state_names_what_mends_it_and_a_system_credential_is_only_rotated() {
+        let space = Space::parse("q").unwrap();
         let remedy = |cred, state| {
-            credential(cred, CredHealth { state, exp: None, renew_at: None }).remedy.unwrap_or_default()
+            credential(&space, cred, CredHealth { state, exp: None, renew_at: None })
+                .remedy
+                .unwrap_or_default()
         };
         assert_eq!(remedy(DaemonCred::Delivery, CredState::Healthy), "");
         for state in [CredState::NearExpiry, CredState::Expired, CredState::Foreign] {
-            assert!(remedy(DaemonCred::Delivery, state).contains("doctor auth --fix"));
+            assert!(remedy(DaemonCred::Delivery, state).contains("doctor auth --fix --space 'q'"));
         }
         for state in [CredState::NearExpiry, CredState::Expired, CredState::Foreign, CredState::Missing] {
-            assert!(remedy(DaemonCred::ConnectionEvictor, state).contains("--rotate-sys"));
+            assert!(remedy(DaemonCred::ConnectionEvictor, state).contains("--rotate-sys --space 'q'"));
         }
-        assert!(remedy(DaemonCred::MembershipRw, CredState::Missing).contains("cotal up"));
+        assert!(
+            remedy(DaemonCred::MembershipRw, CredState::Missing).contains("cotal up --user-auth --space 'q'")
+        );
     }
 
     #[test]

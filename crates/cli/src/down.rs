@@ -7,6 +7,8 @@ use cotal_wire::Space;
 use cotal_workspace::{
     file,
     material::{Discovery, load_idp_pin},
+    printed::no_such_space,
+    root::Root,
     trust_files,
 };
 use serde_json::json;
@@ -38,11 +40,12 @@ pub struct DownArgs {
 pub async fn run(args: DownArgs, ctx: &Context) -> Result<(), CliError> {
     let named = args.space.as_deref().map(space_flag).transpose()?;
     if !file::is_real_dir(&ctx.root.cotal_dir())? {
+        choose(named, &[], &ctx.root).map_err(CliError::Failed)?;
         return report(ctx, &[]);
     }
     let _lock = RootLock::take(&ctx.root)?;
     let spaces = trust_files::inventory(&ctx.root)?;
-    let space = choose(named, &spaces).map_err(CliError::Failed)?;
+    let space = choose(named, &spaces, &ctx.root).map_err(CliError::Failed)?;
     let progress = Progress::start(ctx);
     let mut stopped = Vec::new();
     let mut pin = None;
@@ -79,12 +82,10 @@ pub async fn run(args: DownArgs, ctx: &Context) -> Result<(), CliError> {
 }
 
 /// The space that is meant: broker-wide only on a root with one (contract 08 §2.1).
-fn choose(named: Option<Space>, spaces: &[Space]) -> Result<Option<Space>, String> {
+fn choose(named: Option<Space>, spaces: &[Space], root: &Root) -> Result<Option<Space>, String> {
     match (named, spaces) {
         (Some(space), spaces) if spaces.contains(&space) => Ok(Some(space)),
-        (Some(space), _) => {
-            Err(format!("this root has no space {:?}: `cotal status` shows where you are", space.as_str()))
-        }
+        (Some(space), _) => Err(no_such_space(root, &space)),
         (None, [] | [_]) => Ok(spaces.first().cloned()),
         (None, several) => {
             let names: Vec<_> = several.iter().map(Space::as_str).collect();
@@ -156,12 +157,14 @@ mod tests {
     #[test]
     fn a_root_with_several_spaces_wants_one_named() {
         let space = |name: &str| Space::parse(name).unwrap();
+        let tmp = tempfile::tempdir().unwrap();
+        let choose = |named, spaces: &[Space]| choose(named, spaces, &Root::at(tmp.path()));
         let (one, two) = ([space("a")], [space("a"), space("b")]);
         assert_eq!(choose(None, &[]), Ok(None));
         assert_eq!(choose(None, &one), Ok(Some(space("a"))));
         assert!(choose(None, &two).unwrap_err().contains("a, b"));
         assert_eq!(choose(Some(space("b")), &two), Ok(Some(space("b"))));
         assert!(choose(Some(space("c")), &two).is_err());
-        assert!(choose(Some(space("c")), &[]).is_err());
+        assert!(choose(Some(space("c")), &[]).unwrap_err().contains("no space \"c\""));
     }
 }

@@ -12,6 +12,7 @@ use cotal_broker::{Connector, connector::Lifetime};
 use cotal_wire::{
     ConnId, EpError, InfraRole, LifecycleUid, Principal, Space, grants::operator, rows::HeadState,
 };
+use cotal_workspace::printed::{at, at_state_dir};
 use serde_json::{Value, json};
 
 use crate::{
@@ -142,9 +143,10 @@ pub async fn retire(
                 return Err(CliError::Undone(
                     format!(
                         "whether incarnation {uid} of {principal} was retired is unknown ({why}): its retirement may \
-                         have begun, and {unchanged}. See {} and `cotal status`, then run this command again: it goes \
+                         have begun, and {unchanged}. See {} and `cotal status{}`, then run this command again: it goes \
                          on from where the retirement stands",
-                        log.display()
+                        log.display(),
+                        at_state_dir(state_dir)
                     ),
                     Outcome::Unknown,
                 ));
@@ -187,7 +189,7 @@ pub enum After {
 }
 
 /// One sentence of what the last look at live connections came to.
-pub fn eviction_sentence(eviction: Option<&Eviction>, after: After) -> String {
+pub fn eviction_sentence(space: &Space, eviction: Option<&Eviction>, after: After) -> String {
     let Some(Eviction { kicked, remaining, verified_gone, note, .. }) = eviction else {
         return "Live connections were not looked at: no broker of the space is known here.".to_owned();
     };
@@ -199,11 +201,13 @@ pub fn eviction_sentence(eviction: Option<&Eviction>, after: After) -> String {
         After::Grant => {
             "Nothing more connects as the old incarnation, and what is left of it ends with its bearer, 15 minutes at \
              most. There is nothing to repeat: the same command again would end the new incarnation"
+                .to_owned()
         }
-        After::Revoke => {
-            "Nothing new can connect; what is left ends with its bearer, 15 minutes at most. Once `cotal status` shows \
-             the delivery daemon ready, run this command again: it looks again"
-        }
+        After::Revoke => format!(
+            "Nothing new can connect; what is left ends with its bearer, 15 minutes at most. Once `cotal status{}` shows \
+             the delivery daemon ready, run this command again: it looks again",
+            at(space)
+        ),
     };
     format!("Live connections: {kicked} more ended now, {remaining} seen left, not verified{why}. {next}.")
 }
@@ -289,23 +293,28 @@ mod tests {
     #[test]
     fn only_a_verified_eviction_says_that_none_is_left() {
         let principal = Principal::parse_key("u_aaaaaaaaaaaaaaaaaaaaaaaaaa.cli").unwrap();
+        let space = Space::parse("q").unwrap();
         let gone = Eviction { verified_gone: true, kicked: 2, ..Eviction::unverified(&principal, "") };
         assert!(
-            eviction_sentence(Some(&gone), After::Revoke).contains("2 more ended now, 0 left (verified)")
+            eviction_sentence(&space, Some(&gone), After::Revoke)
+                .contains("2 more ended now, 0 left (verified)")
         );
         let none = Eviction { kicked: 0, ..gone };
         assert_eq!(
-            eviction_sentence(Some(&none), After::Grant),
+            eviction_sentence(&space, Some(&none), After::Grant),
             "Live connections: 0 more ended now, 0 left (verified)."
         );
         let left = Eviction { remaining: 1, ..Eviction::unverified(&principal, "no responder") };
-        let told = eviction_sentence(Some(&left), After::Revoke);
+        let told = eviction_sentence(&space, Some(&left), After::Revoke);
         assert!(told.contains("1 seen left, not verified: no responder"), "{told}");
-        assert!(told.contains("run this command again"), "{told}");
+        assert!(
+            told.contains("run this command again") && told.contains("`cotal status --space 'q'`"),
+            "{told}"
+        );
         // What would end the incarnation that was just granted is never asked for.
-        let told = eviction_sentence(Some(&left), After::Grant);
+        let told = eviction_sentence(&space, Some(&left), After::Grant);
         assert!(told.contains("not verified") && !told.contains("run this command again"), "{told}");
-        assert!(eviction_sentence(None, After::Revoke).contains("not looked at"));
+        assert!(eviction_sentence(&space, None, After::Revoke).contains("not looked at"));
         assert_eq!(eviction_document(Some(&left))["verifiedGone"], false);
         assert_eq!(eviction_document(None), Value::Null);
     }

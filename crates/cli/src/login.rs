@@ -89,7 +89,7 @@ pub async fn run(args: LoginArgs, ctx: &Context) -> Result<(), CliError> {
         let label = proof.label.as_deref().unwrap_or(&proof.sub);
         format!(
             "Logged in at {}\n  as       {}\n  subject  {}\n  cached   {}\n  until    {}\n\
-             To be let into a space, ask its operator to run, with the lists that fit:\n  {grant}",
+             To be let into a space, ask its operator to run, with the lists that fit (and --space <name> unless it is main):\n  {grant}",
             idp.base(),
             printable(label),
             escaped(&proof.sub).unwrap_or_else(|| proof.sub.clone()),

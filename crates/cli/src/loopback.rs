@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use cotal_workspace::material::Discovery;
+use cotal_workspace::{material::Discovery, printed::at_state_dir};
 use url::{Host, Url};
 use zeroize::Zeroizing;
 
@@ -22,8 +22,9 @@ impl LoopbackService {
     pub fn of(state_dir: &Path) -> Result<Self, CliError> {
         let not_running = || {
             CliError::failed(format!(
-                "no auth service runs for {}; start it with: cotal up --user-auth",
-                state_dir.display()
+                "no auth service runs for {}; start it with: cotal up --user-auth{}",
+                state_dir.display(),
+                at_state_dir(state_dir)
             ))
         };
         let discovery = Discovery::load(state_dir)?.ok_or_else(not_running)?;
@@ -70,7 +71,21 @@ fn is_http_loopback(url: &Url) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use cotal_wire::Space;
+    use cotal_workspace::root::space_segment;
+
     use super::*;
+
+    #[test]
+    fn a_service_that_does_not_run_is_told_with_the_command_of_its_space() {
+        let tmp = tempfile::tempdir().unwrap();
+        for (name, up) in [("main", "cotal up --user-auth"), ("q", "cotal up --user-auth --space 'q'")] {
+            let dir = tmp.path().join(space_segment(&Space::parse(name).unwrap()));
+            std::fs::create_dir(&dir).unwrap();
+            let told = LoopbackService::of(&dir).err().unwrap().to_string();
+            assert!(told.ends_with(&format!("start it with: {up}")), "{told}");
+        }
+    }
 
     #[test]
     fn the_capability_goes_to_loopback_only() {

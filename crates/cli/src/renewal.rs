@@ -22,6 +22,7 @@ use cotal_wire::{
 use cotal_workspace::{
     daemon_creds::DaemonCred,
     file,
+    printed::at,
     root::{Root, space_key},
     secret_store::{SecretStore, StoreIdentity},
 };
@@ -240,7 +241,7 @@ impl Renewal {
     }
 
     async fn renewed(&self, cred: DaemonCred, which: Which, standing: &Standing) -> Result<Done, CliError> {
-        let key = cred.key(&self.space);
+        let (key, at) = (cred.key(&self.space), at(&self.space));
         let Some(current) = self.store.get(&key).await? else {
             return Ok(Done::Skipped { ok: false, why: "missing-file" });
         };
@@ -250,7 +251,9 @@ impl Renewal {
             return Ok(Done::Skipped { ok: true, why: "healthy" });
         }
         let seed = creds::parse(&current).map_err(|_| {
-            CliError::failed("it cannot be read: `cotal down`, then `cotal up --user-auth`, makes a new one")
+            CliError::failed(format!(
+                "it cannot be read: `cotal down{at}`, then `cotal up --user-auth{at}`, makes a new one"
+            ))
         })?;
         let minted = sign(&self.space, &self.data, cred, seed.seed, &*self.clock)?;
         match standing {
@@ -259,9 +262,9 @@ impl Renewal {
                 lease.check()?;
             }
             Standing::Offline if seen.state == CredState::Foreign => {
-                return Err(CliError::failed(
-                    "no broker is there to prove a credential of another key: `cotal up --user-auth` first",
-                ));
+                return Err(CliError::failed(format!(
+                    "no broker is there to prove a credential of another key: `cotal up --user-auth{at}` first"
+                )));
             }
             Standing::Offline => {
                 let same = SignedBy::of_creds(&current) == SignedBy::of_creds(&minted.creds);

@@ -18,6 +18,8 @@ use cotal_wire::{
 };
 use serde_json::{Value, json};
 
+use cotal_workspace::printed;
+
 use crate::{
     cli::Output,
     context::{Context, DEFAULT_SPACE, space_flag},
@@ -139,6 +141,7 @@ pub async fn reconcile(args: ReconcileArgs, ctx: &Context) -> Result<(), CliErro
 
 /// Takes an instance out of the registry.
 pub async fn deregister(args: DeregisterArgs, ctx: &Context) -> Result<(), CliError> {
+    let at_space = printed::at(&space_flag(&args.at.space)?);
     let repair = Repair::begin(&args.at, ctx).await?;
     let outcome = deregister_instance(repair.registry.stores(), &repair.at).await;
     let at = repair.at.clone();
@@ -172,9 +175,10 @@ pub async fn deregister(args: DeregisterArgs, ctx: &Context) -> Result<(), CliEr
         Deregistration::RegistrationInFlight => Err(CliError::Condition {
             sentence: format!(
                 "{at} is registering right now; if it died doing so, run `cotal reconcile-gate --endpoint {} --instance \
-                 {}` first",
+                 {}{}` first",
                 at.endpoint.name(),
-                at.instance
+                at.instance,
+                at_space
             ),
             condition: "registration-in-flight",
         }),

@@ -8,13 +8,18 @@ use cotal_wire::Space;
 use cotal_workspace::{
     broker_config::{DEFAULT_HOST, DEFAULT_PORT},
     file,
+    printed::at,
     registry::MeshRegistry,
     trust_files,
 };
 use tokio::net::TcpStream;
 use url::Url;
 
-use crate::{context::Context, outcome::CliError, space_daemons};
+use crate::{
+    context::{Context, not_here},
+    outcome::CliError,
+    space_daemons,
+};
 
 /// How long a one-shot credential of a command lives, in seconds.
 pub const ONE_SHOT_SECS: u64 = 300;
@@ -66,10 +71,13 @@ pub async fn listens(servers: &str) -> bool {
 /// As [`connector`], or the sentence that says how to come by one.
 pub fn required_connector(ctx: &Context, space: &Space) -> Result<Connector, CliError> {
     connector(ctx, space)?.ok_or_else(|| {
-        CliError::failed(format!(
-            "no broker of space {:?} is known here: run this on the machine and in the directory that ran `cotal up \
-             --user-auth`",
-            space.as_str()
-        ))
+        not_here(ctx, space, || {
+            format!(
+                "no broker of space {:?} is known here: run this on the machine and in the directory that ran `cotal up \
+                 --user-auth{}`",
+                space.as_str(),
+                at(space)
+            )
+        })
     })
 }

@@ -9,6 +9,7 @@ use cotal_workspace::{
     broker_config::DEFAULT_HOST,
     file,
     material::{Discovery, load_idp_pin, load_owner_secret},
+    printed::{self, at},
     registry::MeshRegistry,
     secret_store::FsSecretStore,
     trust_files,
@@ -45,7 +46,9 @@ pub struct StatusArgs {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Status {
-    space: String,
+    space: Space,
+    /// Whether this root has it at all.
+    exists: bool,
     root: String,
     user_auth: bool,
     broker: Process,
@@ -98,7 +101,7 @@ struct Delivery {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Other {
-    space: String,
+    space: Space,
     auth_service: Process,
 }
 
@@ -134,7 +137,13 @@ enum Grant {
 pub async fn run(args: StatusArgs, ctx: &Context) -> Result<(), CliError> {
     let space = space_flag(&args.space)?;
     let status = look(ctx, &space).await?;
-    ctx.report(&status, || text(&status))
+    ctx.report(&status, || {
+        if status.exists {
+            text(&status)
+        } else {
+            text_of_none(&status, &printed::no_such_space(&ctx.root, &space))
+        }
+    })
 }
 
 async fn look(ctx: &Context, space: &Space) -> Result<Status, CliError> {
@@ -167,7 +176,8 @@ async fn look(ctx: &Context, space: &Space) -> Result<Status, CliError> {
         _ => None,
     };
     Ok(Status {
-        space: space.as_str().to_owned(),
+        space: space.clone(),
+        exists: printed::has_space(&ctx.root, space),
         root: ctx.root.path().display().to_string(),
         user_auth,
         broker,
@@ -199,7 +209,7 @@ async fn look_at_others(
     for other in trust_files::inventory(&ctx.root)?.into_iter().filter(|other| other != space) {
         let state_dir = ctx.root.user_auth_state_dir(&other)?;
         let auth_service = look_at_service(ctx, &other, &state_dir, problems).await;
-        others.push(Other { space: other.to_string(), auth_service });
+        others.push(Other { space: other, auth_service });
     }
     Ok(others)
 }
@@ -313,7 +323,7 @@ fn grant(state_dir: &Path, owner: &DerivedOwner) -> Result<Grant, CliError> {
 
 fn text(status: &Status) -> String {
     let mut lines = vec![format!("space {} in {}", status.space, status.root)];
-    let mut line = |what: &str, value: String| lines.push(format!("  {what:<14} {value}"));
+    let mut line = |what: &str, value: String| lines.push(row(what, &value));
     let up = up_command(&status.space);
     line("broker", shown(&status.broker, &up));
     line("delivery", shown_delivery(&status.delivery, &up));
@@ -351,26 +361,38 @@ fn text(status: &Status) -> String {
         Some(Grant::NotGranted { actor }) => {
             let sub = status.login.as_ref().and_then(|login| login.sub.as_deref()).unwrap_or("<subject>");
             let sub = cotal_ledger::shell_quote(sub);
-            line("grant", format!("none: run `cotal actor grant {actor} --sub {sub} {NARROW}`"));
+            line(
+                "grant",
+                format!("none: run `cotal actor grant {actor} --sub {sub} {NARROW}{}`", at(&status.space)),
+            );
         }
         None => {}
     }
-    for Other { space, auth_service } in &status.other_spaces {
-        line("also here", format!("{}: {}", printable(space), shown(auth_service, &up_command(space))));
-    }
-    for problem in &status.problems {
-        line("problem", problem.clone());
-    }
+    lines.extend(around(status));
     lines.join("\n")
 }
 
+/// A space that is not there has nothing that could be down: only what is there is shown.
+fn text_of_none(status: &Status, no_such_space: &str) -> String {
+    std::iter::once(printable(no_such_space)).chain(around(status)).collect::<Vec<_>>().join("\n")
+}
+
+/// What a status ends with: the root's other spaces, and what could not be seen.
+fn around(status: &Status) -> Vec<String> {
+    let others = status.other_spaces.iter().map(|Other { space, auth_service }| {
+        let state = shown(auth_service, &up_command(space));
+        row("also here", &format!("{}: {state}", printable(space.as_str())))
+    });
+    others.chain(status.problems.iter().map(|problem| row("problem", problem))).collect()
+}
+
+fn row(what: &str, value: &str) -> String {
+    format!("  {what:<14} {value}")
+}
+
 /// What brings a space up again.
-fn up_command(space: &str) -> String {
-    if space == DEFAULT_SPACE {
-        "cotal up --user-auth".to_owned()
-    } else {
-        format!("cotal up --user-auth --space {}", cotal_ledger::shell_quote(space))
-    }
+fn up_command(space: &Space) -> String {
+    format!("cotal up --user-auth{}", at(space))
 }
 
 fn shown_delivery(delivery: &Delivery, up: &str) -> String {
@@ -417,7 +439,7 @@ mod tests {
         assert_eq!(shown(&process(Some(true), true), "up"), "up");
         let delivery =
             |running, ready| shown_delivery(&Delivery { running, pid: None, ready, lease: None }, "up");
-        assert_eq!(up_command("two"), "cotal up --user-auth --space 'two'");
+        assert_eq!(up_command(&Space::parse("two").unwrap()), "cotal up --user-auth --space 'two'");
         assert_eq!((delivery(None, true).as_str(), delivery(Some(true), true).as_str()), ("unknown", "up"));
         assert!(delivery(Some(false), true).contains("one that was killed"));
         assert!(delivery(Some(true), false).contains("not ready"));

@@ -266,7 +266,12 @@ async fn explain_names_the_check_that_refuses_and_its_command_mends_it() {
     // A view that the grant does not cover.
     let walk = person.mended("view", &["--view", "channel-writer"]);
     assert!(walk.mend().contains("--scope 'admin'"), "{}", walk.mend());
-    person.refuses("view", &["--view", "service-endpoint"]);
+    let walk = person.refuses("view", &["--view", "service-endpoint"]);
+    let minted = "it mints admin, purger, channel-purger, channel-writer, deployer, manager-service, manager-caller, \
+                  session-caller, transfer-writer";
+    assert!(walk.document.to_string().contains(minted), "{}", walk.document);
+    let help = person.stage.run(&["auth", "explain", "--help"]).unwrap();
+    assert!(String::from_utf8_lossy(&help.stdout).contains("transfer-writer"));
     person.refuses("view", &["--view", "nonsense"]);
     // Which managers there are, only the running service may enumerate.
     let walk = person.explain(&["--view", "manager-caller"]);

@@ -256,6 +256,12 @@ fn an_auth_service_that_somebody_else_started_is_adopted() {
     assert_eq!(up["started"], serde_json::json!([]));
     assert!(machine.pid(SERVICE).is_none());
 
+    // Its log is not the one that `up` kept.
+    std::fs::remove_file(machine.root().join(".cotal").join(SERVICE).with_extension("log")).unwrap();
+    let told = machine.refused(&["auth", "watch"]);
+    assert!(told.contains(&format!("is served by pid {}, which a host or a unit", unit.id())), "{told}");
+    assert!(told.contains("--file <log> --space 'main'"), "{told}");
+
     // What `up` did not start, `down` neither stops nor hides, and the broker under it stays.
     let (broker, delivery) = (machine.pid(BROKER).unwrap(), machine.pid(DELIVERY).unwrap());
     let told = machine.refused(&["down"]);
@@ -320,6 +326,36 @@ fn the_public_face_is_remembered_replaced_flag_by_flag_and_turned_off() {
     );
 }
 
+/// Whoever mistypes a space hears so from every command, and none makes or shows anything of it.
+fn a_space_that_is_not_there_is_told_with_those_that_are(machine: &Machine) {
+    let told = machine.refused(&["up", "--user-auth", "--space", "third"]);
+    assert!(told.contains("`cotal up --user-auth --space 'third' --idp <auth base URL>`"), "{told}");
+    let server = "nats://127.0.0.1:1";
+    for words in [
+        &["down"][..],
+        &["actor", "list"],
+        &["doctor", "auth"],
+        &["auth", "watch"],
+        &["auth", "explain", "--sub", "ada", "--actor", "cli"],
+        &["auth-service", "--server", server],
+        &["delivery", "--server", server],
+        &["reconcile-gate", "--endpoint", "manager", "--instance", "0123456789abcdefghijklmnop"],
+    ] {
+        let told = machine.refused(&[words, &["--space", "third"]].concat());
+        assert!(told.contains("there is no space \"third\""), "{words:?}: {told}");
+        assert!(told.contains(r#"it has "main", "other""#), "{words:?}: {told}");
+    }
+    let status = machine.json(&["status", "--space", "third"]);
+    assert_eq!((&status["exists"], &status["space"]), (&false.into(), &"third".into()));
+    let shown = text(&machine.run(&["status", "--space", "third"]).stdout);
+    assert!(shown.starts_with("there is no space \"third\""), "{shown}");
+    assert!(shown.contains("also here") && !shown.contains("auth service"), "{shown}");
+    assert!(!machine.root().join(".cotal/auth/space.7468697264").exists());
+
+    let told = machine.refused(&["auth", "watch", "--file", "nofile.log"]);
+    assert!(told.contains("there is no log nofile.log"), "{told}");
+}
+
 #[test]
 fn a_root_with_two_spaces_keeps_its_broker_until_the_last_one_goes_down() {
     let machine = Machine::new();
@@ -328,7 +364,7 @@ fn a_root_with_two_spaces_keeps_its_broker_until_the_last_one_goes_down() {
     machine.up(&["--space", "other", "--idp", &machine.idp]);
     machine.up(&[]);
     assert!(machine.refused(&["down"]).contains("main, other"));
-    assert!(machine.refused(&["down", "--space", "third"]).contains("third"));
+    a_space_that_is_not_there_is_told_with_those_that_are(&machine);
     let broker = machine.pid(BROKER).unwrap();
     machine.json(&["down", "--space", "other"]);
     assert!(is_alive(broker));

@@ -16,10 +16,11 @@ mod secret;
 
 use std::path::{Path, PathBuf};
 
+pub use cotal_workspace::printed::shell_quote;
 pub use envelope::{Boundary, WIDEN_WITH};
 pub use grant::GrantInput;
 pub use hooks::{AGENT_EXCHANGE_REFUSAL, Acl, AuthorizedGrant};
-pub use regrant::{regrant_command, shell_quote};
+pub use regrant::regrant_command;
 pub use row::{ActorRow, RowKind, TaggedRow};
 pub use secret::{hash_agent_secret, mint_agent_secret};
 

@@ -1,6 +1,7 @@
 //! The command line that mends a refusal (contract 04 §7.7).
 
 use cotal_wire::{Actor, DerivedOwner};
+use cotal_workspace::printed::shell_quote;
 
 use crate::row::ActorRow;
 
@@ -16,11 +17,6 @@ pub fn regrant_command(row: &ActorRow) -> String {
         label: row.label.as_deref(),
     }
     .render()
-}
-
-/// A value in POSIX single quotes: `'` becomes `'\''`.
-pub fn shell_quote(value: &str) -> String {
-    format!("'{}'", value.replace('\'', r"'\''"))
 }
 
 /// What a re-grant names: the whole row, because a grant replaces the whole row.

@@ -7,6 +7,7 @@ pub mod file;
 pub mod instance_identity;
 pub mod lock_file;
 pub mod material;
+pub mod printed;
 pub mod registry;
 pub mod root;
 pub mod secret_store;

@@ -14,7 +14,7 @@ use cotal_wire::{Clock, Entropy, Object, Operator, Space};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
-use crate::{file, root::space_segment, secret_store::SecretStore};
+use crate::{file, printed::at, root::space_segment, secret_store::SecretStore};
 
 /// The version that every document carries.
 const VERSION: u64 = 1;
@@ -184,10 +184,11 @@ impl CalloutMaterial {
 fn lacking(space: &Space, found: &[(&str, bool)]) -> MaterialError {
     let missing: Vec<_> = found.iter().filter(|(_, found)| !found).map(|(name, _)| *name).collect();
     MaterialError(format!(
-        "space {0:?} lacks user-auth material ({1}): run `cotal up --user-auth --space {0:?} --idp \
-         <url>` on this machine",
+        "space {0:?} lacks user-auth material ({1}): run `cotal up --user-auth{2} --idp <url>` on this \
+         machine",
         space.as_str(),
-        missing.join(", ")
+        missing.join(", "),
+        at(space)
     ))
 }
 
@@ -298,12 +299,7 @@ fn ensure_pinned_idp(
     if let Some(pin) = load_idp_pin(state_dir)? {
         return same_idp(pin, space, idp_url);
     }
-    let url = idp_url.ok_or_else(|| {
-        MaterialError(format!(
-            "space {:?} has no IdP yet: name it once with `cotal up --user-auth --idp <auth base URL>`",
-            space.as_str()
-        ))
-    })?;
+    let url = idp_url.ok_or_else(|| no_idp(space))?;
     let pin = IdpPin::from_url(url).map_err(|e| MaterialError(e.to_string()))?;
     file::ensure_private_dir(state_dir)?;
     let text = document(&pin)?;
@@ -312,6 +308,15 @@ fn ensure_pinned_idp(
     }
     let winner = load_idp_pin(state_dir)?.ok_or_else(|| vanished(space, IDP_FILE))?;
     same_idp(winner, space, Some(&pin.url))
+}
+
+/// The refusal of a space that has no pin and is given none.
+pub fn no_idp(space: &Space) -> MaterialError {
+    MaterialError(format!(
+        "space {:?} has no IdP yet: name it once with `cotal up --user-auth{} --idp <auth base URL>`",
+        space.as_str(),
+        at(space)
+    ))
 }
 
 /// The pin, when `idp_url` is left out or is the pinned URL as it is stored.
@@ -559,7 +564,8 @@ mod tests {
     #[tokio::test]
     async fn without_a_pin_and_a_url_nothing_is_made() {
         let place = Place::new();
-        assert!(place.prepare(None).await.err().unwrap().0.contains("--idp"));
+        let told = place.prepare(None).await.err().unwrap().0;
+        assert!(told.contains(&format!("`cotal up --user-auth{} --idp", at(&place.space))), "{told}");
         assert!(!place.dir.exists());
     }
 

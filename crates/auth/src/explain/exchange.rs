@@ -14,6 +14,7 @@ use cotal_wire::{DerivedOwner, Principal, View};
 use super::{
     CheckName, Whose,
     mend::Mend,
+    minted_views,
     seen::{Granted, Keys, NoBearer, Row, blocking, granted, well, within},
     walk::{Told, Walk},
 };
@@ -26,11 +27,23 @@ use crate::{
 /// What every expiry is told in.
 const MILLIS_A_DAY: u64 = 24 * 60 * 60 * 1000;
 
+/// What the exchange's own refusals put before the command that mends them. It names no space, for a caller knows of one
+/// only: whoever walks a root is shown the command of this space instead.
+const BEFORE_A_COMMAND: [&str; 2] = [": ask its operator to run", "; an operator can add it with:"];
+
 const NO_OWNER: &str = "the owner is not known";
 const NO_ROW: &str = "no row grants the actor";
 const NO_BROKER: &str = "the broker was not reached";
 pub(super) const NO_STORES: &str = "the authority stores were not read";
 const NO_PIN: &str = "the space has no identity provider";
+
+/// A refusal up to the command that it offers.
+fn without_command(mut says: String) -> String {
+    if let Some(at) = BEFORE_A_COMMAND.iter().find_map(|before| says.find(before)) {
+        says.truncate(at);
+    }
+    says
+}
 
 impl Walk<'_> {
     pub(super) async fn service(&mut self) {
@@ -213,7 +226,7 @@ impl Walk<'_> {
             (Err(error @ LedgerError::Broken(_)), None) => {
                 (error.to_string(), self.mend.replace(owner, actor))
             }
-            (Err(error), None) => (error.to_string(), self.mend.grant(owner, actor)),
+            (Err(error), None) => (without_command(error.to_string()), self.mend.grant(owner, actor)),
             // The row went between two reads.
             (Ok(_), None) => (NO_ROW.to_owned(), self.mend.grant(owner, actor)),
         };
@@ -297,7 +310,10 @@ impl Walk<'_> {
             }
             Err(refusal) => {
                 let needed = View::from_name(name).and_then(View::required_scope);
-                self.refused(CheckName::View, refusal.0, needed.map(|needed| self.mend.widen(grant, needed)));
+                let none = View::from_name(name).is_none_or(|view| view == View::ServiceEndpoint);
+                let mint = if none { format!(": it mints {}", minted_views()) } else { String::new() };
+                let mend = needed.map(|needed| self.mend.widen(grant, needed));
+                self.refused(CheckName::View, format!("{}{mint}", without_command(refusal.0)), mend);
                 Err(NoBearer)
             }
         }
@@ -458,5 +474,26 @@ impl Walk<'_> {
             Err(error) => self.refused(CheckName::IssuerKeys, error.to_string(), None),
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cotal_wire::Actor;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_without_its_command_which_names_no_space() {
+        let tmp = tempfile::tempdir().unwrap();
+        let owner = DerivedOwner::parse("u_aaaaaaaaaaaaaaaaaaaaaaaaaa").unwrap();
+        let refused =
+            Ledger::at(tmp.path()).authorize_grant(&owner, &Actor::parse("cli").unwrap()).unwrap_err();
+        assert!(refused.to_string().contains("cotal actor grant"), "{refused}");
+        let told = without_command(refused.to_string());
+        assert_eq!(told, "u_aaaaaaaaaaaaaaaaaaaaaaaaaa.cli is not granted in this space");
+        let view = "view \"admin\" needs scope \"admin\"; an operator can add it with: cotal actor grant cli";
+        assert_eq!(without_command(view.to_owned()), "view \"admin\" needs scope \"admin\"");
+        assert_eq!(without_command("as it is".to_owned()), "as it is");
     }
 }

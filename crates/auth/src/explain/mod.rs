@@ -13,11 +13,17 @@ mod walk;
 
 use std::{path::PathBuf, sync::Arc};
 
-use cotal_wire::{Actor, Clock, DerivedOwner, Entropy, Space};
+use cotal_wire::{Actor, Clock, DerivedOwner, Entropy, Space, View};
 use cotal_workspace::secret_store::SecretStore;
 use serde::Serialize;
 
 pub use walk::explain;
+
+/// The names of the views that an exchange mints, as they are told.
+pub fn minted_views() -> String {
+    let views = View::ALL.into_iter().filter(|view| *view != View::ServiceEndpoint);
+    views.map(View::as_str).collect::<Vec<_>>().join(", ")
+}
 
 /// Whose exchange and connect are walked, and with what.
 pub struct ExplainInputs {

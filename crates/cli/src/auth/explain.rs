@@ -2,9 +2,11 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use cotal_auth::explain::{Boundary, Check, ExplainInputs, Explanation, Verdict, Whose, explain};
+use cotal_auth::explain::{
+    Boundary, Check, ExplainInputs, Explanation, Verdict, Whose, explain, minted_views,
+};
 use cotal_wire::{Actor, DerivedOwner, Space};
-use cotal_workspace::{file, root::space_segment, secret_store::FsSecretStore};
+use cotal_workspace::{file, printed, root::space_segment, secret_store::FsSecretStore};
 
 use crate::{
     actor::OwnerFlags,
@@ -32,8 +34,8 @@ pub struct ExplainArgs {
     /// The actor.
     #[arg(long)]
     pub actor: String,
-    /// The view that the exchange would ask for.
-    #[arg(long)]
+    /// The view.
+    #[arg(long, help = view_help())]
     pub view: Option<String>,
     /// The space.
     #[arg(long, default_value = DEFAULT_SPACE)]
@@ -43,10 +45,18 @@ pub struct ExplainArgs {
     pub output: Output,
 }
 
+/// What `--view` takes. Another name is walked too, and refused by the check that refuses it at an exchange.
+fn view_help() -> String {
+    format!("The view that the exchange would ask for, none by default: {}", minted_views())
+}
+
 /// Walks, prints, and refuses when something refuses.
 pub(super) async fn run(args: ExplainArgs, ctx: &Context) -> Result<(), CliError> {
     let space = space_flag(&args.space)?;
     let actor = Actor::parse(&args.actor).map_err(|e| CliError::usage(format!("--actor is {e}")))?;
+    if !printed::has_space(&ctx.root, &space) {
+        return Err(CliError::failed(printed::no_such_space(&ctx.root, &space)));
+    }
     let explanation = explain(&ExplainInputs {
         whose: whose(&args.owner)?,
         actor,

@@ -11,6 +11,11 @@ use cotal_callout::{
     line::{Answered, Outcome, Said},
     progress::Step,
 };
+use cotal_wire::Space;
+use cotal_workspace::{
+    material::Discovery,
+    printed::{at, shell_quote},
+};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
@@ -18,8 +23,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::follow::Follow;
 use crate::{
     cli::Output,
-    context::{Context, DEFAULT_SPACE, space_flag},
+    context::{Context, DEFAULT_SPACE, not_here, space_flag},
+    daemon::pid_is_alive,
     outcome::CliError,
+    space_daemons,
 };
 
 /// How often the log is looked at.
@@ -59,10 +66,18 @@ pub struct WatchArgs {
 pub(super) async fn run(args: WatchArgs, ctx: &Context) -> Result<(), CliError> {
     let only = args.space.as_deref().map(space_flag).transpose()?;
     let (path, only) = match (args.file, only) {
-        (Some(path), only) => (path, only),
+        (Some(path), only) => {
+            if !is_there(&path)? {
+                return Err(CliError::failed(format!(
+                    "there is no log {}: give --file the file that the service's supervisor writes its stderr to",
+                    path.display()
+                )));
+            }
+            (path, only)
+        }
         (None, only) => {
             let space = only.map_or_else(|| space_flag(DEFAULT_SPACE), Ok)?;
-            (ctx.root.daemon_files("auth-service", Some(&space)).log, Some(space))
+            (log_of(ctx, &space)?, Some(space))
         }
     };
     let only = only.map(|space| fold(space.as_str()));
@@ -92,6 +107,50 @@ pub(super) async fn run(args: WatchArgs, ctx: &Context) -> Result<(), CliError> 
     }
     screen.end();
     Ok(())
+}
+
+/// The log of a space's service, which `up` keeps. One that a host or a unit started writes to another, and says so here.
+fn log_of(ctx: &Context, space: &Space) -> Result<PathBuf, CliError> {
+    let path = ctx.root.daemon_files("auth-service", Some(space)).log;
+    let there = is_there(&path)?;
+    let elsewhere = served_elsewhere(ctx, space).map(|pid| {
+        format!(
+            "space {:?} is served by pid {pid}, which a host or a unit started: it does not write to {}; follow its log \
+             with --file <log> --space {}",
+            space.as_str(),
+            path.display(),
+            shell_quote(space.as_str())
+        )
+    });
+    match (there, elsewhere) {
+        (true, elsewhere) => {
+            if let Some(told) = elsewhere {
+                ctx.note(told);
+            }
+            Ok(path)
+        }
+        (false, Some(told)) => Err(CliError::Failed(told)),
+        (false, None) => Err(not_here(ctx, space, || {
+            format!(
+                "no auth service of space {:?} has written a log here, {}: start one with `cotal up --user-auth{}`, or name \
+                 another log with --file",
+                space.as_str(),
+                path.display(),
+                at(space)
+            )
+        })),
+    }
+}
+
+/// Who serves a space that this root's `up` did not start.
+fn served_elsewhere(ctx: &Context, space: &Space) -> Option<u32> {
+    let ours = space_daemons::auth_service(ctx, space, Vec::new()).running();
+    let announced = Discovery::load(&ctx.root.user_auth_state_dir(space).ok()?).ok()??;
+    (matches!(ours, Ok(None)) && pid_is_alive(announced.pid) == Some(true)).then_some(announced.pid)
+}
+
+fn is_there(log: &Path) -> Result<bool, CliError> {
+    log.try_exists().map_err(|e| CliError::failed(format!("{} cannot be looked for: {e}", log.display())))
 }
 
 /// Whoever read this went away.

@@ -6,7 +6,8 @@ use cotal_manager::remote::{
     Active, ManagerHost, Participant, RefusalKind, RemoteError, Setup, contract::ManagerContract,
     identity::Origin, participant::Wanted, serving::ManagerEndpoint, standing::Told,
 };
-use cotal_wire::{Actor, ChannelPattern, InstanceId, manager_authority::Incarnation};
+use cotal_wire::{Actor, ChannelPattern, DerivedOwner, InstanceId, Space, manager_authority::Incarnation};
+use cotal_workspace::printed::at;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +20,12 @@ use crate::{
     progress::Progress,
 };
 
+/// The lists that a remote manager's grant needs.
+const GRANT: &str = "--scope supervise,spawn --allow-subscribe general --allow-publish general";
+/// What a host says of whom nobody has granted.
+const NOT_GRANTED: &str = " is not granted in this space";
+/// What a host says before the command that widens a grant, with which its sentence ends.
+const ADD_IT_WITH: &str = "an operator can add it with: ";
 /// Seconds to wait when a host counts refusals and names no time: its window.
 const THROTTLED_SECS: u64 = 60;
 /// The exit code of a process that a second interrupt ends at once.
@@ -172,6 +179,7 @@ impl Check<'_> {
 
     /// From the identity to the serving credentials.
     async fn begin(&mut self, setup: Setup) -> Result<(Active, InstanceId), CliError> {
+        let (space, actor) = (setup.space.clone(), setup.actor.clone());
         let participant = self
             .step("identity", async { Participant::open(setup) }, |participant| {
                 let identity = participant.identity();
@@ -180,8 +188,11 @@ impl Check<'_> {
             })
             .await?;
         let instance = participant.identity().instance().clone();
+        let prepare = async {
+            participant.prepare().await.map_err(|why| StepError(cli(&for_operator(why, &actor, &space))))
+        };
         let prepared = self
-            .step("prepare", participant.prepare(), |prepared| {
+            .step("prepare", prepare, |prepared| {
                 let credentials: Vec<_> = prepared
                     .material()
                     .credentials()
@@ -420,6 +431,24 @@ impl StepError {
     }
 }
 
+/// A refusal for want of a grant, with what the operator is to type: a remote manager's own lists, and the space. The
+/// host's sentence is one for every caller.
+fn for_operator(why: RemoteError, actor: &Actor, space: &Space) -> RemoteError {
+    let RemoteError::Host(mut refusal) = why else { return why };
+    if let Some((who, _)) = refusal.said.split_once(NOT_GRANTED) {
+        let owner = who.strip_suffix(&format!(".{actor}")).and_then(|owner| DerivedOwner::parse(owner).ok());
+        let whose = owner.map_or_else(|| "--sub <subject>".to_owned(), |owner| format!("--owner {owner}"));
+        refusal.said = format!(
+            "{who}{NOT_GRANTED}: ask its operator to run `cotal actor grant {actor} {whose} {GRANT}{}`, with the channels \
+             that fit",
+            at(space)
+        );
+    } else if refusal.said.contains(ADD_IT_WITH) {
+        refusal.said.push_str(&at(space));
+    }
+    RemoteError::Host(refusal)
+}
+
 fn cli(why: &RemoteError) -> CliError {
     match why {
         RemoteError::Host(refusal) if refusal.kind == RefusalKind::Throttled => CliError::RateLimited {
@@ -428,5 +457,42 @@ fn cli(why: &RemoteError) -> CliError {
             limit: None,
         },
         _ => CliError::failed(why.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cotal_manager::remote::HostRefusal;
+
+    use super::*;
+
+    #[test]
+    fn a_grant_that_is_missing_is_asked_for_with_a_managers_own_lists_and_its_space() {
+        let owner = "u_aaaaaaaaaaaaaaaaaaaaaaaaaa";
+        let of = |said: &str, space: &str| {
+            let refusal = HostRefusal {
+                kind: RefusalKind::Denied,
+                status: Some(403),
+                said: said.into(),
+                retry_after_secs: None,
+            };
+            let (actor, space) = (Actor::parse("cli").unwrap(), Space::parse(space).unwrap());
+            for_operator(RemoteError::Host(refusal), &actor, &space).to_string()
+        };
+        let none = format!(
+            "{owner}.cli is not granted in this space: ask its operator to run `cotal actor grant cli --owner {owner} --scope \
+             '' --allow-subscribe general --allow-publish general`, with the lists that fit"
+        );
+        let told = of(&none, "q");
+        let command = format!("`cotal actor grant cli --owner {owner} {GRANT} --space 'q'`");
+        assert!(told.contains(&command) && !told.contains("--scope ''"), "{told}");
+        assert!(!of(&none, "main").contains("--space"));
+        assert!(of(" is not granted in this space", "q").contains("--sub <subject>"));
+        let narrow = of(
+            "it needs scope \"supervise\"; an operator can add it with: cotal actor grant cli --scope 'a'",
+            "q",
+        );
+        assert!(narrow.contains("cotal actor grant cli --scope 'a' --space 'q'"), "{narrow}");
+        assert!(of("something else", "q").contains("something else; "));
     }
 }

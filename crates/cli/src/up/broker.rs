@@ -158,7 +158,8 @@ impl Broker {
                 }
                 Difference::Settings => {
                     return Err(CliError::failed(
-                        "the broker runs with another configuration: `cotal down`, then this command, changes it",
+                        "the broker runs with another configuration: `cotal down --space <each of its spaces>`, then this \
+                         command, changes it",
                     ));
                 }
             }
@@ -234,7 +235,8 @@ fn choose_port(asked: Option<u16>, known: Option<u16>, running: bool) -> Result<
     match (asked, known) {
         (Some(0) | None, Some(known)) if running => Ok(Some(known)),
         (Some(asked), Some(known)) if running && asked != known => Err(format!(
-            "the broker runs on port {known}: `cotal down`, then this command, moves it to {asked}"
+            "the broker runs on port {known}: `cotal down --space <each of its spaces>`, then this command, moves it to \
+             {asked}"
         )),
         (Some(0), _) => Ok(None),
         (Some(asked), _) => Ok(Some(asked)),

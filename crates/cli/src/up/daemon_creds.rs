@@ -16,6 +16,7 @@ use cotal_wire::{
 use cotal_workspace::{
     daemon_creds::{self, DaemonCred},
     file,
+    printed::at,
     secret_store::{FsSecretStore, SecretStore as _},
     trust_files,
 };
@@ -75,9 +76,10 @@ pub(super) async fn settle_system(
     match decide(worst, publisher, fresh, broker, rotate) {
         System::Keep => {}
         System::Warn => progress.note(&format!(
-            "the system account's credentials of space {:?} are near their expiry: `cotal down`, then `cotal up \
-             --user-auth`, renews them",
-            space.as_str()
+            "the system account's credentials of space {:?} are near their expiry: `cotal down --space <each space of \
+             this root>`, then `cotal up --user-auth{}`, renews them",
+            space.as_str(),
+            at(space)
         )),
         System::Mint => {
             mint_system(ctx, &trust.broker, &trust.account)?;
@@ -99,10 +101,11 @@ pub(super) async fn settle_system(
         System::Refuse => {
             return Err(CliError::failed(format!(
                 "the system account's credentials of space {:?} are {}, and a running broker keeps its system account: \
-                 `cotal down` for each space of this root, then `cotal up --user-auth{}`, makes new ones",
+                 `cotal down` for each space of this root, then `cotal up --user-auth{}{}`, makes new ones",
                 space.as_str(),
                 worst.as_str(),
-                if rotate { " --rotate-sys" } else { "" }
+                if rotate { " --rotate-sys" } else { "" },
+                at(space)
             )));
         }
     }
@@ -132,9 +135,10 @@ pub(super) async fn settle_data(
         let runs = space_daemons::delivery(ctx, space, None).running()?.is_some();
         if runs && seen.state == CredState::NearExpiry {
             progress.note(&format!(
-                "{cred} of space {:?} is near its expiry, and the daemon that uses it runs: `cotal doctor auth --fix` \
+                "{cred} of space {:?} is near its expiry, and the daemon that uses it runs: `cotal doctor auth --fix{}` \
                  renews it",
-                space.as_str()
+                space.as_str(),
+                at(space)
             ));
             continue;
         }

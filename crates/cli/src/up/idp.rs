@@ -2,6 +2,7 @@
 
 use cotal_trust::idp::{IdpPin, JwksResolver};
 use cotal_wire::Space;
+use cotal_workspace::printed::at;
 
 use super::Started;
 use crate::{
@@ -9,11 +10,22 @@ use crate::{
 };
 
 /// Said as long as the development IdP approves by itself; it goes on doing so without the flag.
-pub(super) const APPROVES: &str = "it approves every login by itself, and `cotal up` remembers that: `cotal down`, then \
-                                   `cotal up --user-auth --dev-idp`, forgets it";
+pub(super) fn approves(space: &Space) -> String {
+    let at = at(space);
+    format!(
+        "it approves every login by itself, and `cotal up` remembers that: `cotal down{at}`, then `cotal up --user-auth \
+         --dev-idp{at}`, forgets it"
+    )
+}
+
 /// Said when `--auto-approve`, or its absence, meets a development IdP that runs already.
-const KEEPS_APPROVING: &str = "the development identity provider was running and goes on approving logins as before: \
-                               `cotal down`, then this command, changes that";
+pub(super) fn keeps_approving(space: &Space) -> String {
+    format!(
+        "the development identity provider was running and goes on approving logins as before: `cotal down{}`, then this \
+         command, changes that",
+        at(space)
+    )
+}
 
 /// What the command line says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +80,7 @@ impl Development {
             Some(mut running) => {
                 if let Some(approves) = recorded.filter(|approves| *approves != self.auto_approve) {
                     self.auto_approve = approves;
-                    progress.note(KEEPS_APPROVING);
+                    progress.note(&keeps_approving(space));
                 }
                 ready::dev_idp(&mut running, ctx, &pin).await
             }

@@ -5,6 +5,7 @@ use cotal_wire::{Space, UnixMillis};
 use cotal_workspace::{
     broker_config::BrokerPolicy,
     material::Discovery,
+    printed::at,
     registry::{MeshEndpoints, MeshEntry, MeshIdp, MeshMode, MeshRegistry, MeshUserAuth},
     root::Root,
 };
@@ -61,9 +62,10 @@ impl Mesh {
                 (false, true) => siblings.push(entry),
                 (true, false) if serves(&Root::at(&entry.root), space) => {
                     return Err(CliError::failed(format!(
-                        "space {:?} of this machine is up in {}: `cotal down` there first, or choose another --space",
+                        "space {:?} of this machine is up in {}: `cotal down{}` there first, or choose another --space",
                         space.as_str(),
-                        entry.root
+                        entry.root,
+                        at(space)
                     )));
                 }
                 _ => {}

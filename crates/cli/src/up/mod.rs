@@ -18,6 +18,7 @@ use cotal_workspace::{
     broker_config::{BrokerPolicy, MAX_AUTH_TIMEOUT_SECS, MAX_CONNECTIONS},
     file,
     material::{self, Discovery, UserAuthMaterial},
+    printed::at,
     root::space_segment,
     secret_store::FsSecretStore,
 };
@@ -39,8 +40,18 @@ use crate::{
 };
 
 /// Said when listener flags meet a service that runs already (contract 08 §4).
-const KEEPS_LISTENERS: &str =
-    "the auth service was running and keeps its listeners: `cotal down`, then this command, changes them";
+fn keeps_listeners(space: &Space) -> String {
+    format!(
+        "the auth service was running and keeps its listeners: `cotal down{}`, then this command, changes them",
+        at(space)
+    )
+}
+
+/// Said when a public face is remembered.
+fn forgets_the_face(space: &Space) -> String {
+    let at = at(space);
+    format!("`cotal down{at}`, then `cotal up --user-auth --no-exchange-public{at}`, forgets it")
+}
 
 /// The arguments that `--no-exchange-public` contradicts.
 const EXCHANGE_FLAGS: [&str; 5] = [
@@ -255,6 +266,10 @@ async fn bring_up(
         space_daemons::left_dev_idp(ctx, space, None).stop().await?;
     }
     let mut idp = idp::settle(&plan.idp, pin.as_ref(), lost_idp, mesh.dev_idp(), space)?;
+    if pin.is_none() && idp.url.is_none() {
+        // Before anything is made of it: the name may be mistyped.
+        return Err(material::no_idp(space).into());
+    }
     if let Some(development) = &mut idp.development {
         development.start(mesh.dev_idp(), ctx, space, started, progress).await?;
     }
@@ -301,7 +316,7 @@ async fn bring_up(
         // What is remembered is what it was started with, whatever this line asks for.
         let kept = mesh.exchange().unwrap_or_default();
         if kept != exchange {
-            progress.note(KEEPS_LISTENERS);
+            progress.note(&keeps_listeners(space));
         }
         (discovery, kept)
     } else {
@@ -394,9 +409,7 @@ fn report(plan: &Plan, ctx: &Context, nats: &NatsServer, started: &Started, up: 
         if up.exchange.any() {
             let words: Vec<_> = up.exchange.to_arguments().iter().map(|word| quoted(word)).collect();
             lines.push(format!("  remembered for the next `up`: {}", words.join(" ")));
-            lines.push(
-                "  `cotal down`, then `cotal up --user-auth --no-exchange-public`, forgets it".to_owned(),
-            );
+            lines.push(format!("  {}", forgets_the_face(&plan.space)));
         }
         lines.push(format!("identity provider: {}", idp.url));
         if let Some(development) = &up.dev_idp {
@@ -404,14 +417,15 @@ fn report(plan: &Plan, ctx: &Context, nats: &NatsServer, started: &Started, up: 
                 "  a development one: anybody on this machine can be anybody. Not for production.".to_owned(),
             );
             if development.auto_approve {
-                lines.push(format!("  {}", idp::APPROVES));
+                lines.push(format!("  {}", idp::approves(&plan.space)));
             }
         }
         lines.push(format!("state: {}", ctx.root.auth_dir().join(space_segment(&plan.space)).display()));
-        let flag =
-            if space == DEFAULT_SPACE { String::new() } else { format!(" --space {}", shell_quote(space)) };
         lines.push(format!("next:\n  cotal login --idp {}", idp.url));
-        lines.push(format!("  cotal actor grant cli --sub <subject that login prints> {NARROW}{flag}"));
+        lines.push(format!(
+            "  cotal actor grant cli --sub <subject that login prints> {NARROW}{}",
+            at(&plan.space)
+        ));
         lines.push("  (or --full instead of the three lists: every channel, and spawning)".to_owned());
         lines.join("\n")
     })
@@ -487,6 +501,20 @@ mod tests {
             );
         }
         assert!(plan("--user-auth").is_ok());
+    }
+
+    #[test]
+    fn every_command_that_up_offers_names_its_space() {
+        for (name, flag) in [("main", ""), ("o'hara", r" --space 'o'\''hara'")] {
+            let space = Space::parse(name).unwrap();
+            let (face, idp) = (forgets_the_face(&space), idp::approves(&space));
+            let down = format!("`cotal down{flag}`");
+            for told in [keeps_listeners(&space), face.clone(), idp.clone(), idp::keeps_approving(&space)] {
+                assert!(told.contains(&down), "{told}");
+            }
+            assert!(face.contains(&format!("`cotal up --user-auth --no-exchange-public{flag}`")), "{face}");
+            assert!(idp.contains(&format!("`cotal up --user-auth --dev-idp{flag}`")), "{idp}");
+        }
     }
 
     #[test]
