@@ -48,7 +48,7 @@ const GAP: Duration = Duration::from_secs(1);
 /// must not be cut together ever after.
 const SOONER_SECS: u64 = 7;
 /// How often one connect is decided, when the connection it was decided over was lost meanwhile.
-pub(crate) const DECISIONS: usize = 2;
+const DECISIONS: usize = 2;
 
 /// Reads the stores for every connect, and refuses while they are not proved.
 pub struct ConnectReader {
@@ -96,7 +96,7 @@ fn denied(why: &str) -> EpError {
     EpError::permission_denied(format!("connect: {why}"))
 }
 
-pub(crate) fn unproved() -> EpError {
+fn unproved() -> EpError {
     EpError::unavailable("connect: the authority stores are not proved on this connection; retry")
 }
 
@@ -244,13 +244,29 @@ impl ConnectReader {
     }
 
     /// Waits for the stores as [`Self::authorize_connect`] does, for whatever else is read at a connect.
-    pub(crate) async fn proved_on(&self) -> Result<ProvedOn, EpError> {
+    /// What is read over stores that are proved before it and after it, on the same connect; read again after a reconnect
+    /// in between.
+    pub(crate) async fn decided<T, F>(&self, read: impl Fn(ProvedOn) -> F) -> Result<T, EpError>
+    where
+        F: Future<Output = Result<T, EpError>>,
+    {
+        for _ in 0..DECISIONS {
+            let on = self.proved_on().await?;
+            let seen = read(on).await;
+            if self.holds(on)? {
+                return seen.inspect_err(|error| self.stores.doubt_after(error));
+            }
+        }
+        Err(unproved())
+    }
+
+    async fn proved_on(&self) -> Result<ProvedOn, EpError> {
         self.proved().await.map(ProvedOn)
     }
 
     /// Whether what was read since then was read over stores that are proved: a reconnect in between may have carried a
     /// read to a server whose stores nobody has proved.
-    pub(crate) fn holds(&self, on: ProvedOn) -> Result<bool, EpError> {
+    fn holds(&self, on: ProvedOn) -> Result<bool, EpError> {
         Ok(self.standing()? == Standing::Proved(on.0))
     }
 

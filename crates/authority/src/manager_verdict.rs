@@ -12,7 +12,7 @@ use cotal_wire::{
 };
 
 use crate::{
-    connect_reader::{ConnectReader, DECISIONS, unproved},
+    connect_reader::ConnectReader,
     ownership::{Owned, is_anothers},
     registration::{
         EndpointInstance,
@@ -171,14 +171,8 @@ impl ConnectReader {
         instance: &InstanceId,
         local: Option<&LocalManager>,
     ) -> Result<ManagerVerdict, EpError> {
-        for _ in 0..DECISIONS {
-            let on = self.proved_on().await?;
-            let verdict = look(self.stores(), &owner.into(), instance, local).await;
-            if self.holds(on)? {
-                return verdict.inspect_err(|error| self.stores().doubt_after(error));
-            }
-        }
-        Err(unproved())
+        let asking = owner.into();
+        self.decided(|_| look(self.stores(), &asking, instance, local)).await
     }
 
     /// Whether a caller of `owner` may be given permissions on this manager instance at its connect (contract 05 §5).

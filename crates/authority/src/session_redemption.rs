@@ -13,7 +13,7 @@ use cotal_wire::{
 use subtle::ConstantTimeEq;
 
 use crate::{
-    connect_reader::{ConnectReader, DECISIONS, ProvedOn, unproved},
+    connect_reader::{ConnectReader, ProvedOn},
     manager_verdict::{LocalManager, ManagerVerdict},
     ownership::{Owned, is_anothers},
     store::at_key,
@@ -119,26 +119,12 @@ impl ConnectReader {
     }
 
     async fn session_is_anothers(&self, session: &SessionId, owner: &Owner) -> Result<bool, EpError> {
-        for _ in 0..DECISIONS {
-            let on = self.proved_on().await?;
-            let anothers = is_anothers(self.stores(), Owned::Session(session), owner).await;
-            if self.holds(on)? {
-                return anothers.inspect_err(|error| self.stores().doubt_after(error));
-            }
-        }
-        Err(unproved())
+        self.decided(|_| is_anothers(self.stores(), Owned::Session(session), owner)).await
     }
 
     /// A session's row, leader-served; one that was deleted is none.
     pub async fn session_row(&self, session: &SessionId) -> Result<Option<SessionRow>, EpError> {
-        for _ in 0..DECISIONS {
-            let on = self.proved_on().await?;
-            let row = self.read_session(on, session).await;
-            if self.holds(on)? {
-                return row.inspect_err(|error| self.stores().doubt_after(error));
-            }
-        }
-        Err(unproved())
+        self.decided(|on| self.read_session(on, session)).await
     }
 
     async fn read_session(&self, on: ProvedOn, session: &SessionId) -> Result<Option<SessionRow>, EpError> {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     actor_lock::ActorLock,
     cli::Output,
-    context::{Context, DEFAULT_SPACE, not_here, space_flag},
+    context::{Context, DEFAULT_SPACE, made_elsewhere, space_flag},
     incarnation::{self, After, Ended, HeadSeen, Predecessor},
     lifecycle_door::Retired,
     outcome::{CliError, Outcome},
@@ -433,14 +433,7 @@ async fn owner(flags: &OwnerFlags, space: &Space, ctx: &Context) -> Result<Deriv
 }
 
 fn not_provisioned(space: &Space, ctx: &Context) -> CliError {
-    not_here(ctx, space, || {
-        format!(
-            "space {:?} has no user auth here: run this on the machine and in the directory that ran `cotal up \
-             --user-auth{}`",
-            space.as_str(),
-            at(space)
-        )
-    })
+    made_elsewhere(ctx, space, "user auth")
 }
 
 fn ledger(space: &Space, ctx: &Context) -> Result<Ledger, CliError> {

@@ -132,6 +132,18 @@ pub fn not_here(ctx: &Context, space: &Space, lacks: impl FnOnce() -> String) ->
     })
 }
 
+/// Why a space that was not made by this root's own `up` cannot be worked on here: it `lacks` something.
+pub fn made_elsewhere(ctx: &Context, space: &Space, lacks: &str) -> CliError {
+    not_here(ctx, space, || {
+        format!(
+            "space {:?} has no {lacks} here: run this on the machine and in the directory that ran `cotal up \
+             --user-auth{}`",
+            space.as_str(),
+            printed::at(space)
+        )
+    })
+}
+
 /// Reads a space name from a flag.
 pub fn space_flag(name: &str) -> Result<Space, CliError> {
     Space::parse(name).map_err(|e| CliError::usage(format!("--space is {e}")))

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::{
     cli::Output,
-    context::{Context, DEFAULT_SPACE, not_here, space_flag},
+    context::{Context, DEFAULT_SPACE, made_elsewhere, space_flag},
     cred_health::{CredHealth, CredState, look, look_at_system},
     outcome::CliError,
     renewal::{self, Pass, Renewal, Which},
@@ -245,14 +245,7 @@ fn until(exp: UnixSecs, now: UnixSecs) -> String {
 }
 
 fn unknown(space: &Space, ctx: &Context) -> CliError {
-    not_here(ctx, space, || {
-        format!(
-            "space {:?} has no trust records here: run this on the machine and in the directory that ran `cotal up \
-             --user-auth{}`",
-            space.as_str(),
-            at(space)
-        )
-    })
+    made_elsewhere(ctx, space, "trust records")
 }
 
 #[cfg(test)]
