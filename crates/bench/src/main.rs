@@ -67,7 +67,7 @@ enum Command {
     /// Floor, bare callout and service at 1, 16, 64 and 256 connects in flight.
     Connect {
         /// The release build of `cotal`.
-        #[arg(long)]
+        #[arg(long, value_parser = executable)]
         cotal: PathBuf,
         /// Fewer connects and no storm: ends within 40 s of a built tree.
         #[arg(long)]
@@ -77,7 +77,7 @@ enum Command {
     #[command(long_about = retire::LONG_ABOUT)]
     Retire {
         /// The release build of `cotal`.
-        #[arg(long)]
+        #[arg(long, value_parser = executable)]
         cotal: PathBuf,
         /// A tenth of everything: ends within a minute of a built tree.
         #[arg(long)]
@@ -87,7 +87,7 @@ enum Command {
     #[command(long_about = host::LONG_ABOUT)]
     Host {
         /// The release build of `cotal`.
-        #[arg(long)]
+        #[arg(long, value_parser = executable)]
         cotal: PathBuf,
         /// Fifty lanes and shorter loads: ends within a minute of a built tree.
         #[arg(long)]
@@ -100,7 +100,7 @@ enum Command {
     #[command(long_about = authority::LONG_ABOUT)]
     Authority {
         /// The release build of `cotal`.
-        #[arg(long)]
+        #[arg(long, value_parser = executable)]
         cotal: PathBuf,
         /// A tenth of everything: ends within a minute of a built tree.
         #[arg(long)]
@@ -117,6 +117,12 @@ enum Command {
         #[arg(long)]
         server: String,
     },
+}
+
+/// A file, from whatever directory it is started later.
+fn executable(path: &str) -> Result<PathBuf, String> {
+    let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+    if path.is_file() { Ok(path) } else { Err("no file is there: cargo build --release -p cotal".into()) }
 }
 
 #[tokio::main]

@@ -6,14 +6,15 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Result;
+use tokio::task::JoinHandle;
 
 use crate::{
     door::Door,
-    loadgen::{Offered, Ticket, open_loop, open_loop_while},
+    loadgen::{Offered, Ticket, open_loop_while},
     population::Population,
     stack::Stack,
 };
@@ -41,7 +42,8 @@ impl Steady {
 
     /// The load alone, for so long.
     pub(crate) async fn alone(&self, lasting: Duration) -> Result<Offered> {
-        let alone = open_loop(self.addr, &self.ticket, PER_S, lasting).await?;
+        let started = Instant::now();
+        let alone = self.offer(move || started.elapsed() < lasting).await??;
         alone.measured().say("connects alone");
         Ok(alone)
     }
@@ -49,9 +51,9 @@ impl Steady {
     /// The load for as long as `work` takes, and what came of that.
     pub(crate) async fn beside<T>(&self, work: impl Future<Output = Result<T>>) -> Result<(T, Offered)> {
         let going = Arc::new(AtomicBool::new(true));
-        let load = tokio::spawn({
-            let (addr, ticket, going) = (self.addr, self.ticket.clone(), going.clone());
-            async move { open_loop_while(addr, &ticket, PER_S, || going.load(Ordering::Relaxed)).await }
+        let load = self.offer({
+            let going = Arc::clone(&going);
+            move || going.load(Ordering::Relaxed)
         });
         let done = work.await;
         going.store(false, Ordering::Relaxed);
@@ -59,5 +61,15 @@ impl Steady {
         let done = done?;
         during.measured().say("connects meanwhile");
         Ok((done, during))
+    }
+
+    /// The load, from a thread of its own: one that waits there for its turn behind the work would be measured as a connect
+    /// that takes long.
+    fn offer(&self, going: impl Fn() -> bool + Send + 'static) -> JoinHandle<Result<Offered>> {
+        let (addr, ticket) = (self.addr, Arc::clone(&self.ticket));
+        tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(open_loop_while(addr, &ticket, PER_S, going))
+        })
     }
 }

@@ -271,7 +271,7 @@ struct Exchanged {
         (status = 415, description = "Not application/json.", body = super::reply::ErrorBody),
         (status = 429, description = "Connect limit (this body, with `Retry-After`), or too many refusals (`error` alone).", body = RateLimitedBody),
         (status = 500, description = "Generic.", body = super::reply::ErrorBody),
-        (status = 503, description = "Public face: admission cap or deadline.", body = super::reply::ErrorBody),
+        (status = 503, description = "Public face: admission cap (with `Retry-After`) or deadline.", body = super::reply::ErrorBody),
     ))]
 pub(crate) async fn serve<B>(face: &Face, caller: &Caller, parts: &Parts, body: &mut B) -> Reply
 where

@@ -22,7 +22,7 @@ pub(crate) struct HealthBody<'a> {
     (status = 200, description = "The service answers. The loopback face does not check the method.", body = HealthBody),
     (status = 404, description = "Another request target: a query string, for one.", body = super::reply::ErrorBody),
     (status = 405, description = "Public face: not a GET.", body = super::reply::ErrorBody),
-    (status = 503, description = "Public face: admission cap or deadline.", body = super::reply::ErrorBody),
+    (status = 503, description = "Public face: admission cap (with `Retry-After`) or deadline.", body = super::reply::ErrorBody),
 ))]
 pub(crate) fn reply(issuer: &str) -> Reply {
     Reply::json(StatusCode::OK, &HealthBody { ok: true, issuer })

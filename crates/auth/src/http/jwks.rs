@@ -42,7 +42,7 @@ pub(crate) struct Jwk {
     (status = 200, description = "The key set; `cache-control: max-age=300`.", body = JwksBody),
     (status = 404, description = "Another request target: a query string, for one.", body = super::reply::ErrorBody),
     (status = 405, description = "Not a GET.", body = super::reply::ErrorBody),
-    (status = 503, description = "Public face: admission cap or deadline.", body = super::reply::ErrorBody),
+    (status = 503, description = "Public face: admission cap (with `Retry-After`) or deadline.", body = super::reply::ErrorBody),
 ))]
 pub(crate) fn reply(document: Bytes) -> Reply {
     Reply::raw(StatusCode::OK, document).with(header::CACHE_CONTROL, CACHE)

@@ -130,7 +130,7 @@ pub(crate) struct ManagerAuthorityRequestBody {
         (status = 415, description = "Not application/json.", body = super::reply::ErrorBody),
         (status = 429, description = "In the place of a 403 or 409, once the refusal budget is full.", body = super::reply::ErrorBody),
         (status = 500, description = "Generic.", body = super::reply::ErrorBody),
-        (status = 503, description = "Too many managers renew at once (with `Retry-After`). Public face: admission cap or deadline.", body = super::reply::ErrorBody),
+        (status = 503, description = "Too many managers renew at once, or the public face's admission cap (both with `Retry-After`); or its deadline.", body = super::reply::ErrorBody),
     ))]
 pub(crate) async fn serve<B>(face: &Face, caller: &Caller, parts: &Parts, body: &mut B) -> Reply
 where

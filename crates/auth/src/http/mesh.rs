@@ -110,7 +110,7 @@ impl MeshBundle {
     (status = 200, description = "The bundle.", body = MeshBundle),
     (status = 404, description = "The loopback face has no such path; or another request target.", body = super::reply::ErrorBody),
     (status = 405, description = "Not a GET.", body = super::reply::ErrorBody),
-    (status = 503, description = "Admission cap or deadline.", body = super::reply::ErrorBody),
+    (status = 503, description = "Admission cap (with `Retry-After`) or deadline.", body = super::reply::ErrorBody),
 ))]
 pub(crate) fn reply(bundle: Bytes) -> Reply {
     Reply::raw(StatusCode::OK, bundle)

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use cotal_wire::UnixMillis;
-use http::StatusCode;
+use http::{HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
 
 use super::{
@@ -29,6 +29,8 @@ pub(crate) const MAX_ADMITTED: usize = 64;
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
 const BUSY: &str = "busy - retry shortly";
+/// When one that was not admitted should come again, in seconds: those who come sooner cost as much as those who are served.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 const DEADLINE_EXCEEDED: &str = "request deadline exceeded";
 
 /// The policy, the windows and the admission count of a public face.
@@ -66,7 +68,9 @@ impl Public {
         self.admitted
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < MAX_ADMITTED).then_some(n + 1))
             .map(|_| Admitted(Arc::clone(&self.admitted)))
-            .map_err(|_| Reply::error(StatusCode::SERVICE_UNAVAILABLE, BUSY))
+            .map_err(|_| {
+                Reply::error(StatusCode::SERVICE_UNAVAILABLE, BUSY).with(header::RETRY_AFTER, RETRY_AFTER)
+            })
     }
 
     /// The answer to a request whose deadline passed.
@@ -104,6 +108,7 @@ mod tests {
             (refusal.status, &refusal.body[..]),
             (StatusCode::SERVICE_UNAVAILABLE, &br#"{"error":"busy - retry shortly"}"#[..])
         );
+        assert_eq!(refusal.into_response(|body| body).headers()[header::RETRY_AFTER], "1");
         admitted.pop();
         assert!(face.admit().is_ok());
     }

@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use axum::{
@@ -15,7 +15,7 @@ use axum::{
     routing::post,
 };
 use cotal_manager::remote::{
-    Participant, Prepared,
+    Participant, Prepared, RemoteError,
     standing::{Renewal, Standing, debt_file},
 };
 use cotal_testkit::proxy::{Net, Proxy};
@@ -27,6 +27,7 @@ use cotal_wire::{
 use cotal_workspace::root::Root;
 use futures::future::{join_all, try_join_all};
 use serde_json::Value;
+use tokio::task::JoinHandle;
 
 use crate::house::{Host, PATIENCE, activated};
 
@@ -68,20 +69,27 @@ async fn managers_that_register_at_once_take_turns_and_each_of_them_is_registere
 
 // === renewals =================================================================================================
 
-/// In front of a host: turns requests away while it is told to, one with 503, the next with 429.
+/// In front of a host: turns requests away while it is told to, one with 503, the next with 429; and names when to come again,
+/// if it is told to.
 struct Front {
     host: String,
     http: reqwest::Client,
     asked: AtomicUsize,
     to_turn_away: AtomicUsize,
+    names_when: AtomicBool,
 }
 
 impl Front {
     async fn before(host: &Host) -> (Arc<Self>, String) {
         let host = format!("{}{ROUTE}", host.face().trim_end_matches('/'));
         let http = http_client(PATIENCE).unwrap();
-        let front =
-            Arc::new(Self { host, http, asked: AtomicUsize::new(0), to_turn_away: AtomicUsize::new(0) });
+        let front = Arc::new(Self {
+            host,
+            http,
+            asked: AtomicUsize::default(),
+            to_turn_away: AtomicUsize::default(),
+            names_when: AtomicBool::default(),
+        });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let served = Router::new().route(ROUTE, post(Self::answer)).with_state(Arc::clone(&front));
@@ -96,7 +104,8 @@ impl Front {
         let json = [(header::CONTENT_TYPE, "application/json")];
         if turned.is_ok() {
             let busy = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS];
-            return (busy[asked % 2], json, "{\"error\":\"busy - retry shortly\"}").into_response();
+            let when = front.names_when.load(Ordering::SeqCst).then_some([(header::RETRY_AFTER, "1")]);
+            return (busy[asked % 2], json, when, "{\"error\":\"busy - retry shortly\"}").into_response();
         }
         let answer = front.http.post(&front.host).header(header::CONTENT_TYPE, "application/json").body(body);
         let answer = answer.send().await.unwrap();
@@ -126,17 +135,9 @@ async fn a_renewal_that_a_busy_host_turns_away_is_repeated_until_it_is_served() 
     let good = held(standing);
     next_second().await;
     front.to_turn_away.store(usize::MAX, Ordering::SeqCst);
-    let renewing = tokio::spawn({
-        let standing = Arc::clone(standing);
-        async move { standing.renew_early().await.map(drop) }
-    });
-    let owed = async {
-        while standing.debt().is_none() {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, owed).await.unwrap();
-    assert!(file.exists() && standing.debt().is_some_and(|debt| debt.reason.contains("host")));
+    let renewing = renewing(standing);
+    until(|| standing.debt().is_some() && file.exists()).await;
+    assert!(standing.debt().is_some_and(|debt| debt.reason.contains("host")));
     assert_eq!(held(standing), good, "every last-good credential stays");
     front.to_turn_away.store(0, Ordering::SeqCst);
     renewing.await.unwrap().unwrap();
@@ -150,8 +151,35 @@ async fn a_renewal_that_a_busy_host_turns_away_is_repeated_until_it_is_served() 
     assert_eq!(front.asked.load(Ordering::SeqCst), 1);
     assert!(standing.debt().is_some() && file.exists());
     host.grant(&["supervise", "spawn"]);
+
+    // One that only names when to come again has begun nothing: that is on disk once it is told.
+    standing.renew_early().await.unwrap();
+    front.names_when.store(true, Ordering::SeqCst);
+    front.to_turn_away.store(usize::MAX, Ordering::SeqCst);
+    let renewing = self::renewing(standing);
+    until(|| standing.debt().is_some()).await;
+    assert!(!file.exists());
+    standing.stop();
+    renewing.await.unwrap().unwrap_err();
+    assert!(standing.debt().is_some() && file.exists());
+    front.to_turn_away.store(0, Ordering::SeqCst);
     assert!(active.goodbye(None).await.unwrap());
     host.service.close().await.unwrap();
+}
+
+/// Renews beside the test.
+fn renewing(standing: &Arc<Standing>) -> JoinHandle<Result<(), RemoteError>> {
+    let standing = Arc::clone(standing);
+    tokio::spawn(async move { standing.renew_early().await.map(drop) })
+}
+
+async fn until(so: impl Fn() -> bool) {
+    let wait = async {
+        while !so() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

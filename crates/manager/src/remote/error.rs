@@ -42,6 +42,11 @@ impl RemoteError {
         }
     }
 
+    /// Whether the host began nothing: it was busy, and named when to come again.
+    pub(super) fn is_turned_away(&self) -> bool {
+        matches!(self, Self::Host(refusal) if refusal.is_busy() && refusal.retry_after_secs.is_some())
+    }
+
     /// Whether another start of this manager has taken over, or its registration is gone: asking again in this
     /// incarnation cannot help.
     pub fn is_superseded(&self) -> bool {

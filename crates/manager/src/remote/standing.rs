@@ -4,7 +4,8 @@
 //! host is asked for all five at the epoch that is served. One incarnation has one epoch, and the host refuses a request of
 //! another. Only when each of the five has opened a connection are they taken, all of them, and pushed to the connections that stand. Whatever goes
 //! wrong before that leaves every last-good credential in place, and a debt: until a renewal has paid it, none is skipped.
-//! A host that is busy is asked again within a moment, and the debt is told only when it stays so.
+//! A host that is busy is asked again within a moment, and the debt is told only when it stays so. It is written down before
+//! it is told, and as soon as the host may have acted: one that only named when to come again has begun nothing.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -253,19 +254,26 @@ impl Standing {
                 }
                 Err(failed) => failed,
             };
-            self.owe(Debt {
+            let debt = Debt {
                 at: self.clock.now_millis(),
                 process_epoch: self.current.epoch,
                 reason: why.to_string(),
                 unadopted_subjects,
-            })
-            .await;
+            };
+            self.owe(debt);
             let pause = why.busy_for().and_then(|asked| pauses.pause(self.authority.entropy(), asked));
+            if pause.is_none() || !why.is_turned_away() {
+                self.write_down().await;
+            }
             let Some(pause) = pause else { return Err(why) };
-            tokio::select! {
-                () = stop.cancelled() => return Err(why),
-                () = self.stopping.cancelled() => return Err(why),
-                () = tokio::time::sleep(pause) => {}
+            let stopped = tokio::select! {
+                () = stop.cancelled() => true,
+                () = self.stopping.cancelled() => true,
+                () = tokio::time::sleep(pause) => false,
+            };
+            if stopped {
+                self.write_down().await;
+                return Err(why);
             }
         }
     }
@@ -311,21 +319,27 @@ impl Standing {
         Ok(material.expires_at)
     }
 
-    /// Writes a debt down, unless it says what is written already: a busy host is asked many times. That it cannot be
-    /// written is told, and stops nothing: it is held here too.
-    async fn owe(&self, debt: Debt) {
-        let said = |owed: &Owed| owed.on_disk && owed.debt.says_what(&debt);
-        if self.debt.lock().as_ref().is_some_and(said) {
-            return;
+    /// Owes this, unless what is owed says so already: a busy host is asked many times.
+    fn owe(&self, debt: Debt) {
+        let mut owed = self.debt.lock();
+        if owed.as_ref().is_none_or(|owed| !owed.debt.says_what(&debt)) {
+            *owed = Some(Owed { debt, on_disk: false });
         }
+    }
+
+    /// Writes down what is owed, unless it is. That it cannot be written is told, and stops nothing: it is held here too.
+    async fn write_down(&self) {
+        let unwritten = |owed: &Owed| (!owed.on_disk).then(|| owed.debt.clone());
+        let Some(debt) = self.debt.lock().as_ref().and_then(unwritten) else { return };
         let path = self.debt_file.clone();
         let bytes = serde_json::to_vec_pretty(&debt).map_err(std::io::Error::other);
-        let written = file::blocking(move || file::write_atomic(&path, &bytes?)).await.flatten();
-        match &written {
-            Ok(()) => landed("renewal-debt"),
+        match file::blocking(move || file::write_atomic(&path, &bytes?)).await.flatten() {
+            Ok(()) => {
+                landed("renewal-debt");
+                *self.debt.lock() = Some(Owed { debt, on_disk: true });
+            }
             Err(error) => tracing::warn!(%error, "standing renewal: the debt cannot be written down"),
         }
-        *self.debt.lock() = Some(Owed { debt, on_disk: written.is_ok() });
     }
 
     async fn paid(&self) -> Result<(), RemoteError> {
