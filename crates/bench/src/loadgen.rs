@@ -51,7 +51,7 @@ pub(crate) struct Measured {
     pub(crate) refused: usize,
 }
 
-/// Connects of an open loop, before anything is counted.
+/// Connects, before anything is counted.
 #[derive(Debug, Default)]
 pub(crate) struct Offered {
     outcomes: Vec<Outcome>,
@@ -88,7 +88,12 @@ pub(crate) async fn closed_loop(
     in_flight: usize,
     total: usize,
 ) -> Result<Measured> {
-    closed_loop_until(addr, ticket, in_flight, move |turn| turn >= total).await
+    Ok(closed_loop_until(addr, ticket, in_flight, move |turn| turn >= total).await?.measured())
+}
+
+/// Connects `total` times, one after another: a part of a load that goes on later.
+pub(crate) async fn one_by_one(addr: SocketAddr, ticket: &Arc<Ticket>, total: usize) -> Result<Offered> {
+    closed_loop_until(addr, ticket, 1, move |turn| turn >= total).await
 }
 
 /// Connects with `in_flight` at once for `lasting`.
@@ -99,7 +104,7 @@ pub(crate) async fn closed_loop_for(
     lasting: Duration,
 ) -> Result<Measured> {
     let until = Instant::now() + lasting;
-    closed_loop_until(addr, ticket, in_flight, move |_| Instant::now() >= until).await
+    Ok(closed_loop_until(addr, ticket, in_flight, move |_| Instant::now() >= until).await?.measured())
 }
 
 /// Connects with `in_flight` at once until it is over before a turn.
@@ -108,7 +113,7 @@ async fn closed_loop_until(
     ticket: &Arc<Ticket>,
     in_flight: usize,
     over: impl Fn(usize) -> bool + Copy + Send + 'static,
-) -> Result<Measured> {
+) -> Result<Offered> {
     let next = Arc::new(AtomicUsize::new(0));
     let started = Instant::now();
     let workers: Vec<_> = (0..in_flight)
@@ -130,7 +135,7 @@ async fn closed_loop_until(
     for worker in workers {
         outcomes.extend(worker.await?);
     }
-    Ok(summarise(&outcomes, started.elapsed()))
+    Ok(Offered { outcomes, lasted: started.elapsed() })
 }
 
 /// Offers `per_s` connects a second for `lasting`, whatever comes back.

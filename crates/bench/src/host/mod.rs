@@ -25,7 +25,7 @@ use self::{
 use crate::{
     door::Door,
     figures::median,
-    loadgen::{Measured, Offered, Ticket, closed_loop, open_loop},
+    loadgen::{Measured, Offered, Ticket, one_by_one, open_loop},
     population::{Ground, Population},
     progress,
     report::Machine,
@@ -58,13 +58,18 @@ const EXCHANGE_WIDTH: usize = 32;
 /// Connects a second of the neighbour of a storm.
 const NEIGHBOUR_PER_S: f64 = 25.0;
 
+/// Of the connects that are made one after another.
+const PARTS: usize = 3;
+
 /// How much is measured.
 struct Extent {
     lanes: usize,
     /// Actors of the lane that is stormed: a storm must not run into the connect limits.
     crowd: usize,
-    /// Connects one after the other, for a p50.
+    /// Connects one after the other, for a p50: in each part, and how long until the next one. A machine that is slow for some
+    /// seconds decides nothing.
     singles: usize,
+    between: Duration,
     storm: Duration,
     /// How long in each turn, and how many of these.
     neighbour: Duration,
@@ -76,7 +81,8 @@ struct Extent {
 const FULL: Extent = Extent {
     lanes: 1000,
     crowd: 240,
-    singles: 600,
+    singles: 200,
+    between: Duration::from_secs(10),
     storm: Duration::from_secs(10),
     neighbour: Duration::from_secs(12),
     turns: 3,
@@ -86,7 +92,8 @@ const FULL: Extent = Extent {
 const QUICK: Extent = Extent {
     lanes: 50,
     crowd: 120,
-    singles: 200,
+    singles: 70,
+    between: Duration::from_secs(1),
     storm: Duration::from_secs(3),
     neighbour: Duration::from_secs(5),
     turns: 1,
@@ -106,7 +113,7 @@ pub(crate) async fn measure(cotal: &Path, quick: bool, lanes: Option<usize>) -> 
     progress("one lane in a process of its own");
     let lone = Process::host(cotal, &ground, 1).await?;
     let stormed = People::of(&ground, 0, extent.crowd).await?;
-    let lone_connects = stormed.one_after_the_other(&ground, extent.singles).await?;
+    let lone_connects = stormed.one_after_the_other(&ground, &extent).await?;
     lone_connects.say("connects of a lone lane");
     let rss_kib_of_one = lone.rss_kib()?;
     let exchange = exchanges(&ground, &lone, &extent).await?;
@@ -123,7 +130,7 @@ pub(crate) async fn measure(cotal: &Path, quick: bool, lanes: Option<usize>) -> 
     progress(&format!("idle: {idle_cpu_pct:.1} % of a core, {} KiB a lane", rss_kib / extent.lanes as u64));
 
     // The same people: the connect limits of the new process are fresh.
-    let beside = stormed.one_after_the_other(&ground, extent.singles).await?;
+    let beside = stormed.one_after_the_other(&ground, &extent).await?;
     beside.say("connects of one lane of all");
     let neighbour = neighbours(&ground, &stormed, &extent).await?;
     let (threads, files) = (host.threads()?, host.files()?);
@@ -179,10 +186,15 @@ impl People {
         Ok(Arc::new(Ticket { creds: self.sentinel.clone(), bearers: self.population.bearers(&self.ground)? }))
     }
 
-    async fn one_after_the_other(&self, ground: &HostGround, count: usize) -> Result<Measured> {
-        let ticket = self.ticket()?;
-        closed_loop(ground.addr()?, &ticket, 1, count / 10).await?;
-        closed_loop(ground.addr()?, &ticket, 1, count).await
+    async fn one_after_the_other(&self, ground: &HostGround, extent: &Extent) -> Result<Measured> {
+        let (addr, ticket) = (ground.addr()?, self.ticket()?);
+        one_by_one(addr, &ticket, extent.singles / 4).await?;
+        let mut connects = one_by_one(addr, &ticket, extent.singles).await?;
+        for _ in 1..PARTS {
+            tokio::time::sleep(extent.between).await;
+            connects.join(one_by_one(addr, &ticket, extent.singles).await?);
+        }
+        Ok(connects.measured())
     }
 }
 
