@@ -35,6 +35,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_
 /// renews some dozens in a second.
 const BUSY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 const BUSY_PATIENCE: Duration = Duration::from_secs(30);
+/// Shortest time from one renewal to the next: what a host signs may begin long ago, or end before it is taken.
+const APART_MS: u64 = 1_000;
 /// A share of a credential's life by which it may be renewed before its half, out of 256.
 const JITTER: u64 = 26;
 
@@ -132,6 +134,12 @@ fn due(life: Life, chance: u8) -> UnixMillis {
     UnixMillis((life.from.0 + span / 2).saturating_sub(early))
 }
 
+/// When the first of them is, and not at once, whatever a host's clock or a host says: that would be asked without a pause.
+fn first_due(lives: impl Iterator<Item = Life>, chance: u8, now: UnixMillis) -> UnixMillis {
+    let first = lives.map(|life| due(life, chance)).min().unwrap_or(now);
+    first.max(now.plus(APART_MS))
+}
+
 /// How long to wait before the next try of a renewal that is owed.
 fn pause(left: u64) -> Duration {
     Duration::from_millis(left / 4).clamp(RETRY.0, RETRY.1)
@@ -221,7 +229,7 @@ impl Standing {
     fn draw_due(&self) {
         let mut chance = [0u8; 1];
         self.authority.entropy().fill(&mut chance);
-        *self.due.lock() = self.lives().map(|life| due(life, chance[0])).min().unwrap_or(UnixMillis(0));
+        *self.due.lock() = first_due(self.lives(), chance[0], self.clock.now_millis());
     }
 
     /// Renews all five, unless all are healthy and nothing is owed. A failure is recorded as debt, and keeps all five.
@@ -424,6 +432,16 @@ mod tests {
             assert!((34_000_000..=43_200_000).contains(&at), "{chance}: {at}");
         }
         assert_eq!(due(of(5, 5), 255), UnixMillis(5), "one that has no life is due at once");
+    }
+
+    #[test]
+    fn the_first_of_the_five_is_due_and_never_at_once_however_long_ago_a_host_says_that_it_began() {
+        let now = UnixMillis(1_000_000);
+        let fresh = of(1_000_000, 1_005_000);
+        assert_eq!(first_due([fresh, of(1_000_000, 1_008_000)].into_iter(), 0, now), UnixMillis(1_002_500));
+        for odd in [of(0, 1_005_000), of(0, 1), of(900_000, 900_000)] {
+            assert_eq!(first_due([fresh, odd].into_iter(), 255, now), UnixMillis(1_001_000), "{odd:?}");
+        }
     }
 
     #[test]
