@@ -10,12 +10,12 @@
 mod stage;
 
 use cotal_auth::{AuthServiceArgs, End, Readiness, StartError, start_auth_service};
-use cotal_testkit::rows::{Rows, ServedSession, ServingManager};
+use cotal_testkit::rows::{ServedSession, ServingManager};
 use cotal_trust::system::SystemClock;
 use cotal_wire::{Actor, Clock, LifecycleUid, Principal, SessionId};
 use serde_json::json;
 
-use stage::{AT_LAST, Daemon, Stage, claims_of, error_of, root_credential, run_until_told};
+use stage::{AT_LAST, Daemon, Stage, bearer_of, claims_of, error_of, root_credential, run_until_told};
 
 #[tokio::test]
 async fn a_person_exchanges_connects_within_the_grant_and_is_refused_after_a_revoke() {
@@ -48,7 +48,7 @@ async fn a_session_is_redeemed_at_the_exchange_and_again_at_each_connect() {
     let stage = Stage::start().await;
     let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
     stage.grant_human("alice", "cli", &[], &["general"]);
-    let rows = Rows::over(&stage.space.anything().await.unwrap(), &stage.space.space);
+    let rows = stage.rows().await;
     let owner = stage.owner_of("alice");
     let manager = ServingManager::register(&rows, &owner, 2).await.unwrap();
     let row = stage.ledger.read_interactive(&owner, &Actor::parse("cli").unwrap()).unwrap().unwrap();
@@ -78,9 +78,7 @@ async fn a_session_is_redeemed_at_the_exchange_and_again_at_each_connect() {
     refused(ask("another", 3), "the grant is not the one that opened the session").await;
     refused(ask("the-signature", 3), "another epoch serves the session").await;
 
-    let (status, answer) = daemon.exchange(&ask("the-signature", 2)).await;
-    assert_eq!(status, 200, "{answer}");
-    let bearer = answer["token"].as_str().unwrap().to_owned();
+    let bearer = bearer_of(daemon.exchange(&ask("the-signature", 2)).await);
     let claim =
         json!({"endpoint": "manager", "sessionId": session.id, "epoch": 2, "exp": session.exp.to_secs()});
     assert_eq!(claims_of(&bearer)["act"]["session"], claim);
@@ -109,7 +107,7 @@ async fn a_managers_caller_is_bound_at_the_exchange_issued_at_its_connect_and_re
     let stage = Stage::start().await;
     let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
     stage.grant_human("alice", "cli", &["spawn"], &["general"]);
-    let rows = Rows::over(&stage.space.anything().await.unwrap(), &stage.space.space);
+    let rows = stage.rows().await;
     let owner = stage.owner_of("alice");
     let manager = ServingManager::register(&rows, &owner, 1).await.unwrap();
     let mut body = stage.human("alice", "cli");
@@ -151,13 +149,11 @@ async fn a_transfer_writer_exchanges_connects_and_writes_one_object() {
     body["view"] = json!("transfer-writer");
     body["ttlSec"] = json!(900);
     body["transferWriter"] = json!({"instanceId": instance, "hex": hex});
-    let (status, answer) = daemon.exchange(&body).await;
-    assert_eq!(status, 200, "{answer}");
-    let bearer = answer["token"].as_str().unwrap();
-    let claims = claims_of(bearer);
+    let bearer = bearer_of(daemon.exchange(&body).await);
+    let claims = claims_of(&bearer);
     assert_eq!(claims["act"]["transferWriter"], body["transferWriter"]);
     assert!(claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap() <= 300);
-    let mut client = stage.connected(bearer).await;
+    let mut client = stage.connected(&bearer).await;
     let chunk = |hex: &str| format!("$O.cotal_xfer_demo_{instance}.C.{hex}");
     client.try_publish(&chunk(&hex), b"x").await.expect("its own object");
     client.try_publish(&chunk(&"cd".repeat(32)), b"x").await.expect_err("another object");
@@ -165,7 +161,7 @@ async fn a_transfer_writer_exchanges_connects_and_writes_one_object() {
     stage.revoke_human("alice", "cli");
     stage.grant_human("alice", "cli", &[], &["general"]);
     assert_eq!(daemon.exchange(&body).await.0, 401);
-    stage.refused(Some(bearer)).await;
+    stage.refused(Some(&bearer)).await;
     daemon.stop().await.unwrap();
 }
 
@@ -176,9 +172,7 @@ async fn an_agent_exchanges_its_secret_within_its_spawners_grant_until_either_is
     stage.grant_human("alice", "cli", &["spawn"], &["general"]);
     let agent = stage.grant_agent("alice", "cli", "worker", &["general"]);
 
-    let (status, answer) = daemon.exchange(&agent).await;
-    assert_eq!(status, 200, "{answer}");
-    let bearer = answer["token"].as_str().unwrap().to_owned();
+    let bearer = bearer_of(daemon.exchange(&agent).await);
     let mut client = stage.connected(&bearer).await;
     let subject = format!("cotal.demo.chat.{}.worker.general", stage.owner_of("alice"));
     client.try_publish(&subject, b"hello").await.expect("the grant covers it");
@@ -211,8 +205,7 @@ async fn a_restarted_service_has_a_fresh_capability_and_the_same_root_credential
     let stage = Stage::start().await;
     stage.grant_human("alice", "cli", &[], &["general"]);
     let first = Daemon::start(&stage, AuthServiceArgs::default()).await;
-    let (_, answer) = first.exchange(&stage.human("alice", "cli")).await;
-    let before = answer["token"].as_str().unwrap().to_owned();
+    let before = bearer_of(first.exchange(&stage.human("alice", "cli")).await);
     let old_cap = first.discovery.cap.clone();
     first.stop().await.unwrap();
     assert!(stage.discovery().is_none(), "a stopped service leaves no discovery file");
@@ -220,10 +213,9 @@ async fn a_restarted_service_has_a_fresh_capability_and_the_same_root_credential
 
     let second = Daemon::start(&stage, AuthServiceArgs::default()).await;
     assert_ne!(*second.discovery.cap, *old_cap);
-    let (_, answer) = second.exchange(&stage.human("alice", "cli")).await;
-    let after = answer["token"].as_str().unwrap();
-    assert_eq!(root_credential(&before), root_credential(after));
-    stage.connected(after).await;
+    let after = bearer_of(second.exchange(&stage.human("alice", "cli")).await);
+    assert_eq!(root_credential(&before), root_credential(&after));
+    stage.connected(&after).await;
     stage.connected(&before).await;
     second.stop().await.unwrap();
 }
@@ -233,9 +225,7 @@ async fn a_killed_broker_that_comes_back_is_served_by_a_new_start_that_knows_eve
     let mut stage = Stage::start().await;
     stage.grant_human("alice", "cli", &[], &["general"]);
     let service = start_auth_service(stage.inputs()).await.unwrap();
-    let url = format!("{}/exchange", service.url());
-    let (_, answer) = stage.post(&url, Some(service.cap().expose()), &stage.human("alice", "cli")).await;
-    let bearer = answer["token"].as_str().unwrap().to_owned();
+    let bearer = bearer_of(stage.exchange(&service, &stage.human("alice", "cli")).await);
     stage.connected(&bearer).await;
 
     stage.restart_broker().await;
@@ -279,10 +269,8 @@ async fn the_discovery_file_is_private_and_the_public_face_tells_a_client_how_to
     assert_eq!(bundle["userAuth"]["idp"]["issuer"], stage.idp.origin());
     assert_eq!(bundle["sentinelCreds"], *stage.space.material.callout.sentinel_creds);
     stage.grant_human("alice", "cli", &[], &["general"]);
-    let (status, answer) =
-        daemon.post(&format!("{public}/exchange"), None, &stage.human("alice", "cli")).await;
-    assert_eq!(status, 200, "{answer}");
-    stage.connected(answer["token"].as_str().unwrap()).await;
+    let answered = daemon.post(&format!("{public}/exchange"), None, &stage.human("alice", "cli")).await;
+    stage.connected(&bearer_of(answered)).await;
     daemon.stop().await.unwrap();
 }
 
@@ -310,9 +298,7 @@ async fn a_server_that_is_not_listed_is_not_answered() {
     let stage = Stage::start().await;
     stage.grant_human("alice", "cli", &[], &["general"]);
     let service = start_auth_service(stage.inputs()).await.unwrap();
-    let url = format!("{}/exchange", service.url());
-    let (_, answer) = stage.post(&url, Some(service.cap().expose()), &stage.human("alice", "cli")).await;
-    let bearer = answer["token"].as_str().unwrap().to_owned();
+    let bearer = bearer_of(stage.exchange(&service, &stage.human("alice", "cli")).await);
     let server_id = stage.connected(&bearer).await.info()["server_id"].as_str().unwrap().to_owned();
     service.close().await.unwrap();
 
@@ -333,12 +319,10 @@ async fn a_limited_actor_is_told_so_by_the_exchange() {
     let limits = cotal_callout::ConnectLimits { per_actor_per_minute: 1, ..Default::default() };
     let service = start_auth_service(stage.inputs().connect_limits(limits)).await.unwrap();
     let body = stage.human("alice", "cli");
-    let url = format!("{}/exchange", service.url());
-    let (_, answer) = stage.post(&url, Some(service.cap().expose()), &body).await;
-    let bearer = answer["token"].as_str().unwrap().to_owned();
+    let bearer = bearer_of(stage.exchange(&service, &body).await);
     stage.connected(&bearer).await;
     stage.refused(Some(&bearer)).await;
-    let (status, answer) = stage.post(&url, Some(service.cap().expose()), &body).await;
+    let (status, answer) = stage.exchange(&service, &body).await;
     assert_eq!((status, &answer["code"], &answer["limit"]), (429, &json!("RATE_LIMITED"), &json!("actor")));
     service.close().await.unwrap();
 }

@@ -6,6 +6,7 @@ pub mod daemons;
 pub mod disk;
 pub mod hung_disk;
 pub mod injected;
+pub mod jwt;
 pub mod manager;
 pub mod privilege;
 pub mod process;

@@ -51,7 +51,8 @@ impl TestSpace {
         Self::start_with_policy(name, idp_url, BrokerPolicy::default()).await
     }
 
-    pub(crate) fn connector(&self) -> Connector {
+    /// Opens connections to the space's account, signed by its key.
+    pub fn connector(&self) -> Connector {
         connector(&self.server.url(), &self.space, &self.account)
     }
 
@@ -191,7 +192,8 @@ impl SpaceParts {
         (self.material.callout.account.public().clone(), self.material.callout.jwt.clone())
     }
 
-    fn connector(&self, server: &str) -> Connector {
+    /// Opens connections to the space's account at this broker, signed by its key.
+    pub fn connector(&self, server: &str) -> Connector {
         connector(server, &self.space, &self.account)
     }
 

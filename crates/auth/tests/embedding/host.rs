@@ -261,10 +261,9 @@ async fn a_local_primary_without_a_local_manager_refuses_an_unpinned_caller() {
     );
     let mut body = stage.human("alice", "cli");
     body["view"] = json!("manager-caller");
-    let url = format!("{}/exchange", service.url());
-    let (status, answer) = stage.post(&url, Some(service.cap().expose()), &body).await;
+    let (status, answer) = stage.exchange(&service, &body).await;
     assert_eq!(status, 401, "{answer}");
-    let (status, answer) = stage.post(&url, Some(service.cap().expose()), &stage.human("alice", "cli")).await;
+    let (status, answer) = stage.exchange(&service, &stage.human("alice", "cli")).await;
     assert_eq!(status, 200, "every other exchange is as it was: {answer}");
     service.close().await.unwrap();
 }

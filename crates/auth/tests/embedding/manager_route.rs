@@ -1,8 +1,6 @@
 //! `/manager-service-authority` and its verification door over the real dispatcher, store and ledger: of two broken rules the
 //! earlier one answers, with the status of its face or door (contract 06 §2, §14.1).
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use cotal_auth::{AuthService, PublicFaceRequest, start_auth_service};
 use cotal_authority::registration::Registry;
 use cotal_broker::Connection;
@@ -12,15 +10,14 @@ use cotal_testkit::{
 };
 use cotal_trust::system::SystemEntropy;
 use cotal_wire::{
-    Generation, LifecycleUid, Names, OpId, Permissions, Principal, Revision, UnixMillis,
-    manager_authority::{Gate, Kind, Operation, Proof, Rule as Row, Scope, Stock},
+    Generation, LifecycleUid, OpId, Permissions, Principal, Revision, UnixMillis,
+    manager_authority::{Gate, Kind, Operation, Proof, ROUTE, Rule as Row, Scope, Stock},
     rows::{IssuedAuthorityRef, IssuedPermissions, RunAdmission},
 };
 use serde_json::{Value, json};
 
 use crate::stage::Stage;
 
-const ROUTE: &str = "/manager-service-authority";
 const DOOR: &str = "/manager-service-authority/verify-enrollment";
 
 /// Alice and bob supervise by `cli` and not by `web`. The manager is alice's.
@@ -30,8 +27,6 @@ struct Scene {
     manager: TestManager,
     proved: Proved,
     anything: Connection,
-    http: reqwest::Client,
-    peers: AtomicU32,
 }
 
 impl Scene {
@@ -48,25 +43,20 @@ impl Scene {
         let manager = TestManager::new(&stage.space.space, &account.account, stage.owner_of("alice"));
         let registry = Registry::bind(&anything, &stage.space.space).await.unwrap();
         let proved = manager.register_proved(&registry, &account).await.unwrap();
-        let http = cotal_trust::idp::http_client(std::time::Duration::from_secs(30)).unwrap();
-        Self { stage, service, manager, proved, anything, http, peers: AtomicU32::new(0) }
+        Self { stage, service, manager, proved, anything }
     }
 
     /// Asks on the public face, as a peer that never asked before unless one is named.
     async fn ask_as(&self, sub: &str, request: &Value, peer: Option<&str>) -> (u16, Value) {
         let url = format!("{}{ROUTE}", self.service.public_url().unwrap());
-        let fresh = format!("10.0.{}", self.peers.fetch_add(1, Ordering::SeqCst));
+        let peer = peer.map_or_else(|| self.stage.fresh_peer(), str::to_owned);
         let body = json!({ "idpToken": self.stage.idp.mint_token(sub, 600), "request": request });
-        let asked = self.http.post(url).header("content-type", "application/json");
-        let asked = asked.header("x-forwarded-for", peer.unwrap_or(&fresh)).body(body.to_string());
-        let answer = asked.send().await.unwrap();
-        (answer.status().as_u16(), serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap())
+        self.stage.post_from(&peer, &url, &body).await
     }
 
     async fn verify(&self, sub: &str, request: &Value) -> (u16, Value) {
-        let url = format!("{}{DOOR}", self.service.url());
         let body = json!({ "owner": self.stage.owner_of(sub).as_str(), "request": request });
-        self.stage.post(&url, Some(self.service.cap().expose()), &body).await
+        self.stage.post_to(&self.service, DOOR, &body).await
     }
 
     fn target(&self, sub: &str) -> Value {
@@ -132,8 +122,7 @@ impl<'a> Unregistered<'a> {
             IssuedPermissions::of_grants(&Permissions::default()).unwrap(),
             UnixMillis(1),
         );
-        let row = String::from_utf8(admission.to_bytes()).unwrap();
-        stage.put(&Names::new(&space).admission_bucket(), &admission.key(), &row, Revision(0)).await;
+        stage.rows().await.put("admission", &admission.key(), admission.to_bytes()).await.unwrap();
         Self { scene, manager, run: run.to_string() }
     }
 

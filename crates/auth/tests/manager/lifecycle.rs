@@ -13,7 +13,7 @@ use cotal_wire::{
 use futures::{FutureExt as _, future::join_all};
 use serde_json::{Value, json};
 
-use super::rig::{Activated, PERSON, Rig, SESSION, connector, manager_of, renewal, retirement, session};
+use super::rig::{Activated, PERSON, Rig, SESSION, manager_of, renewal, retirement, session};
 
 fn seconds_from_now(exp: &Value) -> i64 {
     let now = i64::try_from(cotal_wire::Clock::now_secs(&SystemClock).0).unwrap();
@@ -222,7 +222,8 @@ async fn nobody_serves_a_session_of_another_manager_and_everybody_their_own() {
     let Activated { answer: activated, .. } = rig.activated().await;
     // The manager writes its sessions itself.
     let creds = rig.manager.creds(&activated, CredentialName::SessionLedger);
-    let connection = connector(&rig.stage).open_creds("cotal:test:sessions".into(), &creds).await.unwrap();
+    let connector = rig.stage.space.connector();
+    let connection = connector.open_creds("cotal:test:sessions".into(), &creds).await.unwrap();
     let sessions = Bucket::new(&connection, &Names::new(&rig.stage.space.space.token()).sessions_bucket());
     let (iid, owner, uid) = (&rig.manager.instance, &rig.manager.owner, &rig.manager.uid);
     let until = cotal_wire::Clock::now_secs(&SystemClock).0 + 600;

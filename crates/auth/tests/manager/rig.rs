@@ -1,32 +1,19 @@
 //! A service, a person who may supervise, and that person's manager.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
-};
-
 use cotal_auth::AuthServiceArgs;
 use cotal_authority::registration::{Registered, Registry};
-use cotal_broker::{Connector, Custody, kv::Bucket};
+use cotal_broker::kv::{Bucket, LeaderRead};
 use cotal_testkit::{
     manager::{Proved, TestManager},
     raw::{ConnectOutcome, RawClient},
 };
-use cotal_trust::{
-    idp::http_client,
-    system::{SystemClock, SystemEntropy},
-};
 use cotal_wire::{
     EpError, LifecycleUid, Names, OpId, Owner,
-    es_value::EsValue,
-    manager_authority::{CredentialName, Operation, RemoteManagerAuthorityMaterial},
+    manager_authority::{CredentialName, Operation, ROUTE, RemoteManagerAuthorityMaterial},
 };
 use serde_json::{Value, json};
 
-use super::stage::{Daemon, Stage, claims_of};
+use super::stage::{Daemon, Stage, claims_of, es};
 
 pub(super) const PERSON: &str = "alice";
 pub(super) const SESSION: &str = "ssssssssssssssssssssss";
@@ -35,8 +22,6 @@ pub(super) struct Rig {
     pub(super) stage: Stage,
     pub(super) daemon: Daemon,
     pub(super) manager: TestManager,
-    http: reqwest::Client,
-    peers: AtomicU32,
 }
 
 /// What a manager has once it is activated.
@@ -71,25 +56,20 @@ impl Rig {
         let daemon = Daemon::start(&stage, public).await;
         stage.grant_human(PERSON, "cli", scope, &["general"]);
         let manager = manager_of(&stage, PERSON);
-        let http = http_client(Duration::from_secs(30)).unwrap();
-        Self { stage, daemon, manager, http, peers: AtomicU32::new(0) }
+        Self { stage, daemon, manager }
     }
 
     pub(super) async fn send(&self, sub: &str, request: &Value) -> (u16, Value) {
         let body = json!({ "idpToken": self.stage.idp.mint_token(sub, 600), "request": request });
-        let url = format!("{}/manager-service-authority", self.daemon.discovery.url);
+        let url = format!("{}{ROUTE}", self.daemon.discovery.url);
         self.daemon.post(&url, Some(&self.daemon.discovery.cap), &body).await
     }
 
     /// Asks on the public face, as a peer that was never refused before.
     pub(super) async fn send_afresh(&self, sub: &str, request: &Value) -> (u16, Value) {
-        let url =
-            format!("{}/manager-service-authority", self.daemon.discovery.public_url.as_deref().unwrap());
+        let url = format!("{}{ROUTE}", self.daemon.discovery.public_url.as_deref().unwrap());
         let body = json!({ "idpToken": self.stage.idp.mint_token(sub, 600), "request": request });
-        let peer = format!("10.0.{}", self.peers.fetch_add(1, Ordering::SeqCst));
-        let asked = self.http.post(url).header("content-type", "application/json");
-        let answer = asked.header("x-forwarded-for", peer).body(body.to_string()).send().await.unwrap();
-        (answer.status().as_u16(), serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap())
+        self.stage.post_from(&self.stage.fresh_peer(), &url, &body).await
     }
 
     pub(super) async fn ask(&self, operation: Operation, more: Value) -> (u16, Value) {
@@ -114,8 +94,8 @@ impl Rig {
     /// Registers with the executor's credential and nothing else.
     pub(super) async fn register(&self, prepared: &Value) -> Result<Registered, EpError> {
         let creds = self.manager.creds(prepared, CredentialName::Executor);
-        let connection =
-            connector(&self.stage).open_creds("cotal:test:manager".into(), &creds).await.unwrap();
+        let connector = self.stage.space.connector();
+        let connection = connector.open_creds("cotal:test:manager".into(), &creds).await.unwrap();
         let registry = Registry::of_participant(&connection, &self.stage.space.space);
         let registered = self.manager.register(&registry).await;
         connection.close().await?;
@@ -138,7 +118,7 @@ impl Rig {
         let filter = format!("epcred.manager.{}.>", self.manager.instance);
         let mut rows = Vec::new();
         for key in auth.keys(&filter).await.unwrap() {
-            let cotal_broker::kv::LeaderRead::Value(entry) = auth.leader_read(&key).await.unwrap() else {
+            let LeaderRead::Value(entry) = auth.leader_read(&key).await.unwrap() else {
                 continue;
             };
             let row: Value = serde_json::from_slice(&entry.value).unwrap();
@@ -155,18 +135,6 @@ impl Rig {
         assert_eq!(outcome, ConnectOutcome::Connected);
         client.unwrap()
     }
-}
-
-/// What opens creds signs nothing, and what signs is the space's own account.
-pub(super) fn connector(stage: &Stage) -> Connector {
-    Connector::new(
-        &stage.space.server.url(),
-        stage.space.space.clone(),
-        stage.space.account.data_account(),
-        Custody::new(),
-        Arc::new(SystemClock),
-        Arc::new(SystemEntropy),
-    )
 }
 
 pub(super) fn manager_of(stage: &Stage, sub: &str) -> TestManager {
@@ -188,8 +156,4 @@ pub(super) fn retirement(rig: &Rig, owner: &Owner, serve_epoch: u64) -> Value {
 
 pub(super) fn renewal(proof: &Value, epoch: u64) -> Value {
     json!({ "registrationProof": proof, "processEpoch": epoch })
-}
-
-pub(super) fn es(value: &Value) -> EsValue {
-    EsValue::parse(value.to_string().as_bytes()).unwrap()
 }

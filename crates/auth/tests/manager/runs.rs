@@ -12,9 +12,9 @@ use cotal_wire::{
 use serde_json::{Value, json};
 
 use super::{
-    rig::{PERSON, es},
+    rig::PERSON,
     running::{Running, TAKEOVER, activation, creds_of, journal, keys},
-    stage::claims_of,
+    stage::{claims_of, es},
 };
 
 #[tokio::test]

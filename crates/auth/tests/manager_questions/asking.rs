@@ -3,27 +3,26 @@
 use cotal_auth::{AuthService, start_auth_service};
 use cotal_trust::system::SystemEntropy;
 use cotal_wire::{
-    Names, Owner, Revision,
-    es_value::EsValue,
-    manager_authority::{AdminRequest, AdminResult, GoalIndexRequest, GoalIndexResult, HolderKind, Kind},
+    Owner,
+    manager_authority::{
+        AdminRequest, AdminResult, GoalIndexRequest, GoalIndexResult, HolderKind, Kind, ROUTE,
+    },
 };
 use serde_json::{Value, json};
 
-use super::{managers::Managers, stage::Stage};
+use super::{
+    managers::Managers,
+    stage::{Stage, es},
+};
 
 /// Asks as the participant of a person's manager asks.
 pub(super) async fn ask(stage: &Stage, service: &AuthService, sub: &str, request: &Value) -> (u16, Value) {
-    let url = format!("{}/manager-service-authority", service.url());
     let body = json!({ "idpToken": stage.idp.mint_token(sub, 600), "request": request });
-    stage.post(&url, Some(service.cap().expose()), &body).await
+    stage.post_to(service, ROUTE, &body).await
 }
 
-fn es(value: &Value) -> EsValue {
-    EsValue::parse(value.to_string().as_bytes()).unwrap()
-}
-
-fn goal(stage: &Stage, owner: &str, id: &str) -> (String, String) {
-    let _ = stage;
+/// A goal of an owner: its key, and its row.
+fn goal(owner: &str, id: &str) -> (String, String) {
     let uid = "u".repeat(26);
     (
         format!("goalidx.manager.{owner}.cli.{uid}.{id}"),
@@ -45,8 +44,8 @@ async fn a_scan_answers_the_goals_of_the_owner_alone_and_nothing_when_one_is_gar
     let managers = Managers::of(&stage);
     let (alice, bob) = (stage.owner_of("alice"), stage.owner_of("bob"));
     let manager = managers.live(&alice).await;
-    let records = Names::new(&stage.space.space.token()).records_bucket();
-    let put = async |(key, row): (String, String), over| stage.put(&records, &key, &row, over).await;
+    let rows = stage.rows().await;
+    let put = async |(key, row): (String, String)| rows.put("records", &key, row.into()).await.unwrap();
     let sent = managers.proved(&manager, Kind::GoalIndexScan, json!({})).await;
     let request = GoalIndexRequest::parse(&es(&sent)).unwrap();
     let owner = Owner::from(&alice);
@@ -56,15 +55,15 @@ async fn a_scan_answers_the_goals_of_the_owner_alone_and_nothing_when_one_is_gar
         GoalIndexResult::bind(&es(&answer), &request, &owner).unwrap().entries
     };
     assert_eq!(scan().await, []);
-    put(goal(&stage, alice.as_str(), "g2"), Revision(0)).await;
-    put(goal(&stage, alice.as_str(), "g1"), Revision(0)).await;
-    put(goal(&stage, bob.as_str(), "g1"), Revision(0)).await;
+    put(goal(alice.as_str(), "g2")).await;
+    put(goal(alice.as_str(), "g1")).await;
+    put(goal(bob.as_str(), "g1")).await;
     let goals = scan().await;
     assert_eq!(goals.iter().map(|goal| goal.goal_id.as_str()).collect::<Vec<_>>(), ["g1", "g2"]);
     assert!(goals.iter().all(|goal| goal.owner == alice.as_str() && goal.allocated.is_some()));
 
-    let (key, row) = goal(&stage, alice.as_str(), "g3");
-    put((key, row.replace("g3", "g4")), Revision(0)).await;
+    let (key, row) = goal(alice.as_str(), "g3");
+    put((key, row.replace("g3", "g4"))).await;
     let (status, answer) = ask(&stage, &service, "alice", &sent).await;
     assert_eq!(status, 403, "{answer}");
     assert!(answer.get("entries").is_none(), "nothing is returned");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cotal_authority::registration::{Registered, Registry, deregister_instance};
-use cotal_broker::{Connection, Connector, Custody, Lifetime};
+use cotal_broker::{Connection, Connector, Lifetime};
 use cotal_delivery::{CredsKind, CredsSource, Delivery, DeliveryInputs, Timing};
 use cotal_testkit::manager::TestManager;
 use cotal_trust::{
@@ -31,18 +31,7 @@ pub(crate) struct Managers {
 impl Managers {
     pub(crate) fn of(stage: &Stage) -> Self {
         let account = stage.space.material.data_account.clone();
-        Self {
-            connector: Connector::new(
-                &stage.space.server.url(),
-                stage.space.space.clone(),
-                account.clone(),
-                Custody::new(),
-                Arc::new(SystemClock),
-                Arc::new(SystemEntropy),
-            ),
-            space: stage.space.space.clone(),
-            account,
-        }
+        Self { connector: stage.space.connector(), space: stage.space.space.clone(), account }
     }
 
     /// A manager of an owner, that nobody has heard of.
@@ -102,8 +91,7 @@ impl Managers {
         let op = format!(",\"op\":{{\"opId\":\"{}\",\"kind\":\"retirement\"}}}}", "f".repeat(26));
         let row = row.replace("\"open\"", "\"retired\"").trim_end_matches('}').to_owned() + &op;
         let key = epgate_key(&manager.at().endpoint, &manager.instance);
-        let bucket = cotal_wire::Names::new(&self.space.token()).auth_bucket();
-        stage.put(&bucket, &key, &row, seen.revision).await;
+        stage.rows().await.put("auth", &key, row.into()).await.unwrap();
     }
 
     pub(crate) async fn deregister(&self, manager: &TestManager) {

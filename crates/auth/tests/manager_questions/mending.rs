@@ -1,9 +1,10 @@
 //! Contract 06 §5: holders are evicted and frozen gates reconciled, for real, through the space's delivery daemon.
 
-use cotal_auth::start_auth_service;
+use cotal_auth::{AuthService, start_auth_service};
+use cotal_delivery::Delivery;
+use cotal_testkit::manager::TestManager;
 use cotal_wire::{
     Owner, Principal,
-    es_value::EsValue,
     manager_authority::{HolderState, Kind, MaintenanceRequest, MaintenanceResult, Mended, StandingRole},
 };
 use serde_json::{Value, json};
@@ -11,23 +12,61 @@ use serde_json::{Value, json};
 use super::{
     asking::ask,
     managers::{Managers, delivery},
-    stage::Stage,
+    stage::{Stage, es},
 };
 
-fn es(value: &Value) -> EsValue {
-    EsValue::parse(value.to_string().as_bytes()).unwrap()
+/// A service and the delivery daemon of its space. Alice and bob may both supervise.
+struct House {
+    stage: Stage,
+    daemon: Delivery,
+    service: AuthService,
+    managers: Managers,
+    alice: Owner,
+    bob: Owner,
+}
+
+impl House {
+    async fn start() -> Self {
+        let stage = Stage::start().await;
+        for sub in ["alice", "bob"] {
+            stage.grant_human(sub, "cli", &["supervise"], &["general"]);
+        }
+        let daemon = delivery(&stage).await;
+        let service = start_auth_service(stage.inputs()).await.unwrap();
+        let managers = Managers::of(&stage);
+        let [alice, bob] = ["alice", "bob"].map(|sub| Owner::from(&stage.owner_of(sub)));
+        Self { stage, daemon, service, managers, alice, bob }
+    }
+
+    async fn mended(&self, sub: &str, request: &Value) -> Value {
+        let (status, answer) = ask(&self.stage, &self.service, sub, request).await;
+        assert_eq!(status, 200, "{answer}");
+        answer
+    }
+
+    /// Why it is refused.
+    async fn refused(&self, sub: &str, request: &Value) -> String {
+        let (status, answer) = ask(&self.stage, &self.service, sub, request).await;
+        assert_eq!(status, 403, "{answer}");
+        answer["error"].as_str().unwrap().to_owned()
+    }
+
+    async fn stop(self) {
+        self.service.close().await.unwrap();
+        self.daemon.stop().await;
+    }
+}
+
+/// One manager asks that the registration of another be reconciled.
+fn reconciling(asker: &TestManager, target: &TestManager) -> Value {
+    let more = json!({ "operation": "reconcile-registration", "targetInstanceId": target.instance });
+    asker.unproved(Kind::Maintenance, &more)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn holders_of_the_managers_family_are_evicted_in_one_sweep_and_strangers_are_not() {
-    let stage = Stage::start().await;
-    for sub in ["alice", "bob"] {
-        stage.grant_human(sub, "cli", &["supervise"], &["general"]);
-    }
-    let daemon = delivery(&stage).await;
-    let service = start_auth_service(stage.inputs()).await.unwrap();
-    let managers = Managers::of(&stage);
-    let alice = Owner::from(&stage.owner_of("alice"));
+    let house = House::start().await;
+    let House { managers, alice, .. } = &house;
     let manager = managers.live(alice.clone()).await;
     let instance = &manager.instance;
     let (serve, goal) =
@@ -58,16 +97,15 @@ async fn holders_of_the_managers_family_are_evicted_in_one_sweep_and_strangers_a
         ("another owner's manager", "bob", evicting(instance.as_str(), &[&serve])),
         ("another instance", "alice", evicting(&"x".repeat(26), &[&serve])),
     ] {
-        let (status, answer) = ask(&stage, &service, sub, &request).await;
+        let (status, answer) = ask(&house.stage, &house.service, sub, &request).await;
         assert_eq!(status, 403, "{what}: {answer}");
     }
     assert!(futures::FutureExt::now_or_never(one.ended()).is_none(), "a refusal evicts nobody");
 
     let sent = evicting(instance.as_str(), &[&serve, &goal]);
-    let (status, answer) = ask(&stage, &service, "alice", &sent).await;
-    assert_eq!(status, 200, "{answer}");
+    let answer = house.mended("alice", &sent).await;
     let request = MaintenanceRequest::parse(&es(&sent)).unwrap();
-    let Mended::Evicted(evictions) = MaintenanceResult::bind(&es(&answer), &request, &alice).unwrap() else {
+    let Mended::Evicted(evictions) = MaintenanceResult::bind(&es(&answer), &request, alice).unwrap() else {
         panic!("{answer}")
     };
     let gone: Vec<_> = evictions.iter().map(|one| (one.principal.clone(), one.verified_gone)).collect();
@@ -78,37 +116,27 @@ async fn holders_of_the_managers_family_are_evicted_in_one_sweep_and_strangers_a
     for connection in [&stays, &stays_too] {
         assert!(futures::FutureExt::now_or_never(connection.ended()).is_none());
     }
-    service.close().await.unwrap();
-    daemon.stop().await;
+    house.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gate_that_a_dead_registration_left_frozen_is_reconciled_once_its_holder_is_gone() {
-    let stage = Stage::start().await;
-    for sub in ["alice", "bob"] {
-        stage.grant_human(sub, "cli", &["supervise"], &["general"]);
-    }
-    let daemon = delivery(&stage).await;
-    let service = start_auth_service(stage.inputs()).await.unwrap();
-    let managers = Managers::of(&stage);
-    let (alice, bob) = (Owner::from(&stage.owner_of("alice")), Owner::from(&stage.owner_of("bob")));
+    let house = House::start().await;
+    let House { managers, alice, bob, .. } = &house;
     let dead = managers.live(alice.clone()).await;
     let asker = managers.live(bob.clone()).await;
     managers.freeze(&dead).await;
-    let more = json!({ "operation": "reconcile-registration", "targetInstanceId": dead.instance });
-    let sent = asker.unproved(Kind::Maintenance, &more);
+    let sent = reconciling(&asker, &dead);
 
     let holder = managers.connected_as(&dead.serving()).await;
-    let (status, answer) = ask(&stage, &service, "bob", &sent).await;
-    assert_eq!(status, 403, "{answer}");
-    assert!(answer["error"].as_str().unwrap().contains("holder-alive"), "{answer}");
+    let why = house.refused("bob", &sent).await;
+    assert!(why.contains("holder-alive"), "{why}");
     holder.close().await.unwrap();
 
     // Whoever supervises may mend a slot holder that is not theirs: it stands in everybody's way.
-    let (status, answer) = ask(&stage, &service, "bob", &sent).await;
-    assert_eq!(status, 200, "{answer}");
+    let answer = house.mended("bob", &sent).await;
     let request = MaintenanceRequest::parse(&es(&sent)).unwrap();
-    let Mended::Reconciled(report) = MaintenanceResult::bind(&es(&answer), &request, &bob).unwrap() else {
+    let Mended::Reconciled(report) = MaintenanceResult::bind(&es(&answer), &request, bob).unwrap() else {
         panic!("{answer}")
     };
     assert_eq!((&report.holder_principal, report.liveness.state), (&dead.serving(), HolderState::Gone));
@@ -116,50 +144,37 @@ async fn a_gate_that_a_dead_registration_left_frozen_is_reconciled_once_its_hold
     assert_eq!((report.family_rows, report.before.process_epoch), (1, 0));
     assert_eq!(report.reopened_at_generation, report.before.generation + 1);
 
-    let (status, answer) = ask(&stage, &service, "bob", &sent).await;
-    assert_eq!(status, 403, "{answer}");
-    assert!(answer["error"].as_str().unwrap().contains("not-frozen"), "{answer}");
+    let why = house.refused("bob", &sent).await;
+    assert!(why.contains("not-frozen"), "{why}");
     managers.serve(&dead).await;
-    let own = dead.unproved(Kind::Maintenance, &more);
-    let (status, answer) = ask(&stage, &service, "alice", &own).await;
-    assert_eq!(status, 403, "an open gate needs no mending: {answer}");
-    service.close().await.unwrap();
-    daemon.stop().await;
+    // An open gate needs no mending.
+    house.refused("alice", &reconciling(&dead, &dead)).await;
+    house.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repair_ends_no_registration_that_runs_and_nobody_whom_the_family_names_beside_its_own() {
-    let stage = Stage::start().await;
-    for sub in ["alice", "bob"] {
-        stage.grant_human(sub, "cli", &["supervise"], &["general"]);
-    }
-    let daemon = delivery(&stage).await;
-    let service = start_auth_service(stage.inputs()).await.unwrap();
-    let managers = Managers::of(&stage);
-    let (alice, bob) = (Owner::from(&stage.owner_of("alice")), Owner::from(&stage.owner_of("bob")));
+    let house = House::start().await;
+    let House { managers, alice, bob, .. } = &house;
     let frozen = managers.live(alice.clone()).await;
     let asker = managers.live(bob.clone()).await;
     let victim = Principal::parse_key(&format!("{alice}.worker")).unwrap();
     managers.holds(&frozen, &victim).await;
     managers.freeze(&frozen).await;
-    let more = json!({ "operation": "reconcile-registration", "targetInstanceId": frozen.instance });
-    let sent = asker.unproved(Kind::Maintenance, &more);
+    let sent = reconciling(&asker, &frozen);
 
     // Who registers again is connected as the executor alone.
-    let executor = Principal::new(alice, StandingRole::Executor.actor(&frozen.instance));
+    let executor = Principal::new(alice.clone(), StandingRole::Executor.actor(&frozen.instance));
     let registers = managers.connected_as(&executor).await;
-    let (status, answer) = ask(&stage, &service, "bob", &sent).await;
-    assert_eq!(status, 403, "{answer}");
-    assert!(answer["error"].as_str().unwrap().contains("holder-alive"), "{answer}");
+    let why = house.refused("bob", &sent).await;
+    assert!(why.contains("holder-alive"), "{why}");
     registers.close().await.unwrap();
 
     let connected = managers.connected_as(&victim).await;
-    let (status, answer) = ask(&stage, &service, "bob", &sent).await;
-    assert_eq!(status, 403, "one whom the family names is there: {answer}");
+    // One whom the family names is there.
+    house.refused("bob", &sent).await;
     assert!(futures::FutureExt::now_or_never(connected.ended()).is_none(), "and stays");
     connected.close().await.unwrap();
-    let (status, answer) = ask(&stage, &service, "bob", &sent).await;
-    assert_eq!(status, 200, "{answer}");
-    service.close().await.unwrap();
-    daemon.stop().await;
+    house.mended("bob", &sent).await;
+    house.stop().await;
 }

@@ -3,16 +3,14 @@
 use cotal_auth::{AuthService, AuthServiceArgs, start_auth_service};
 use cotal_testkit::{manager::TestManager, raw::ConnectOutcome};
 use cotal_trust::system::SystemEntropy;
-use cotal_wire::{
-    Actor, InstanceId, Names, Owner, Principal, Revision, manager_authority::Operation, names::epgate_key,
-};
+use cotal_wire::{Actor, InstanceId, Owner, Principal, manager_authority::Operation, names::epgate_key};
 use cotal_workspace::instance_identity::{AUTH_INSTANCE_FILE, InstanceIdentity, MANAGER_INSTANCE_FILE};
 use serde_json::{Value, json};
 
 use super::{
     asking::ask,
     managers::Managers,
-    stage::{Daemon, Stage, claims_of},
+    stage::{Daemon, Stage, bearer_of, claims_of},
 };
 
 /// A service in front of a stage, asked as people ask.
@@ -27,8 +25,7 @@ impl<'s> Asked<'s> {
     }
 
     async fn exchange(&self, body: &Value) -> (u16, Value) {
-        let url = format!("{}/exchange", self.service.url());
-        self.stage.post(&url, Some(self.service.cap().expose()), body).await
+        self.stage.exchange(&self.service, body).await
     }
 
     /// What a person's exchange is bound to, or is told.
@@ -37,9 +34,8 @@ impl<'s> Asked<'s> {
     }
 
     async fn listed(&self, sub: &str) -> Vec<Value> {
-        let url = format!("{}/manager-instances", self.service.url());
         let body = self.stage.human(sub, "cli");
-        let (status, answer) = self.stage.post(&url, Some(self.service.cap().expose()), &body).await;
+        let (status, answer) = self.stage.post_to(&self.service, "/manager-instances", &body).await;
         assert_eq!((status, &answer["v"]), (200, &json!(1)), "{answer}");
         answer["instances"].as_array().unwrap().clone()
     }
@@ -193,9 +189,7 @@ async fn a_caller_connects_to_its_manager_alone_and_only_while_it_serves() {
     let (asked, managers) = (Asked::start(&stage).await, Managers::of(&stage));
     let mine = managers.live(&stage.owner_of("alice")).await;
     let bobs = managers.live(&stage.owner_of("bob")).await;
-    let (status, answer) = asked.exchange(&caller(&stage, "alice", None)).await;
-    assert_eq!(status, 200, "{answer}");
-    let bearer = answer["token"].as_str().unwrap().to_owned();
+    let bearer = bearer_of(asked.exchange(&caller(&stage, "alice", None)).await);
 
     let mut nonces = 0..;
     let mut connect = async || {
@@ -226,13 +220,11 @@ async fn a_caller_connects_to_its_manager_alone_and_only_while_it_serves() {
     assert!(matches!(connect().await.1, ConnectOutcome::Refused(_)), "frozen");
 
     // It goes for good.
-    let (status, answer) = asked.exchange(&caller(&stage, "bob", None)).await;
-    assert_eq!(status, 200, "{answer}");
-    let bearer = answer["token"].as_str().unwrap();
-    assert_eq!(stage.connect_named(Some(bearer), "manager-caller-bob-1").await.1, ConnectOutcome::Connected);
+    let bearer = bearer_of(asked.exchange(&caller(&stage, "bob", None)).await);
+    assert_eq!(stage.connect_named(Some(&bearer), "manager-caller-bob-1").await.1, ConnectOutcome::Connected);
     managers.deregister(&bobs).await;
     assert!(matches!(
-        stage.connect_named(Some(bearer), "manager-caller-bob-2").await.1,
+        stage.connect_named(Some(&bearer), "manager-caller-bob-2").await.1,
         ConnectOutcome::Refused(_)
     ));
     asked.service.close().await.unwrap();
@@ -276,8 +268,7 @@ async fn the_hosts_own_manager_serves_who_has_none_and_never_takes_the_place_of_
     assert_eq!(daemon_bound(&daemon, &named).await, live(&hosts), "she may still name it");
 
     // The bearer connects to the host's manager, and to it alone.
-    let (_, answer) = daemon.exchange(&named).await;
-    stage.connected(answer["token"].as_str().unwrap()).await;
+    stage.connected(&bearer_of(daemon.exchange(&named).await)).await;
     std::fs::remove_file(stage.space.root.space_dir(&stage.space.space).join(MANAGER_INSTANCE_FILE)).unwrap();
     assert!(ask("bob").await.is_err(), "a host that has no manager any more");
     daemon.stop().await.unwrap();
@@ -356,9 +347,8 @@ async fn an_instance_that_was_prepared_for_one_owner_is_nobody_elses_whatever_it
     assert_eq!(status, 200, "again: {answer}");
 
     // What cannot be read is nobody's, and refuses nobody.
-    let bucket = Names::new(&stage.space.space.token()).auth_bucket();
     let key = epgate_key(&bobs.at().endpoint, &InstanceId::mint(&SystemEntropy));
-    stage.put(&bucket, &key, "{}", Revision(0)).await;
+    stage.rows().await.put("auth", &key, b"{}".to_vec()).await.unwrap();
     assert_eq!(asked.bound("alice", None).await, live(&hers));
     assert_eq!(asked.listed("alice").await.len(), 1);
     asked.service.close().await.unwrap();

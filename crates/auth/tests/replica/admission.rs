@@ -19,7 +19,7 @@ async fn a_space_that_admits_service_endpoints_is_refused_over_one_connection_th
     let store = stage.injected();
     let admits = async || admits_service_endpoints(&space, &url, &*store).await;
     assert!(!admits().await.unwrap());
-    open_admission(&stage, admission()).await;
+    open_admission(&stage.rows().await, admission()).await;
     assert!(admits().await.unwrap());
 
     let tap = Tap::start(stage.space.server.port()).await;
@@ -43,7 +43,7 @@ async fn an_admission_that_nobody_can_read_is_an_error_and_no_answer() {
     let input = admits_service_endpoints(&space, "http://x", &*stage.injected()).await;
     assert!(matches!(input, Err(StartError::Input(_))));
 
-    open_admission(&stage, b"{}".to_vec()).await;
+    open_admission(&stage.rows().await, b"{}".to_vec()).await;
     let garbled = admits_service_endpoints(&space, &url, &*stage.injected()).await;
     assert!(
         matches!(&garbled, Err(StartError::Stores(error)) if error.code == EpCode::Internal),

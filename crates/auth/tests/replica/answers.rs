@@ -1,12 +1,11 @@
 //! A replica answers as the full service does, and leaves the same row.
 
 use cotal_auth::{AuthServiceArgs, CalloutReplica, ReplicaEnd, start_auth_service};
-use cotal_broker::kv::Bucket;
 use serde_json::{Value, json};
 
 use crate::{
-    house::{Lines, admin, answers, into, soon},
-    stage::{Daemon, Stage},
+    house::{Lines, answers, into, left_bearer, soon},
+    stage::{Daemon, Stage, bearer_of},
 };
 
 #[tokio::test]
@@ -14,12 +13,7 @@ async fn a_replica_answers_every_connect_as_the_full_service_does() {
     let stage = Stage::start().await;
     let lines = Lines::default();
     let full = start_auth_service(stage.hosted().callout_log(into(&lines))).await.unwrap();
-    let exchange = async |body: &Value| {
-        let url = format!("{}/exchange", full.url());
-        let (status, answer) = stage.post(&url, Some(full.cap().expose()), body).await;
-        assert_eq!(status, 200, "{answer}");
-        answer["token"].as_str().unwrap().to_owned()
-    };
+    let exchange = async |body: &Value| bearer_of(stage.exchange(&full, body).await);
     stage.grant_human("alice", "cli", &["spawn", "admin"], &["general"]);
     stage.grant_human("bob", "cli", &[], &["general"]);
     stage.grant_human("carol", "cli", &["spawn"], &["general"]);
@@ -62,15 +56,10 @@ async fn a_replica_answers_every_connect_as_the_full_service_does() {
 #[tokio::test]
 async fn a_connect_through_a_replica_leaves_its_row_which_the_full_service_finds() {
     let stage = Stage::start().await;
-    stage.grant_human("alice", "cli", &[], &["general"]);
-    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
-    let (_, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
-    let bearer = answer["token"].as_str().unwrap().to_owned();
-    daemon.stop().await.unwrap();
+    let bearer = left_bearer(&stage, &[]).await;
     let replica = CalloutReplica::start(stage.hosted()).await.unwrap();
     stage.connected(&bearer).await;
-    let admin = admin(&stage).await;
-    let keys = Bucket::new(&admin, "cotal_auth_demo").keys("natkey.>").await.unwrap();
+    let keys = stage.rows().await.bucket("auth").keys("natkey.>").await.unwrap();
     assert_eq!(keys.len(), 1, "{keys:?}");
     // The full service starts beside it: nothing that it owns is taken, and the row reads.
     let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;

@@ -1,24 +1,20 @@
 //! What a replica ends with, and what it leaves behind.
 
 use bytes::Bytes;
-use cotal_auth::{AuthServiceArgs, CalloutReplica, ReplicaEnd, StartError};
+use cotal_auth::{CalloutReplica, ReplicaEnd, StartError};
 use cotal_wire::EpCode;
 use serde_json::Value;
 
 use crate::{
-    house::{admin, soon},
-    stage::{AT_LAST, Daemon, Stage},
+    house::{left_bearer, soon},
+    stage::{AT_LAST, Stage},
     tap::Tap,
 };
 
 #[tokio::test]
 async fn a_replica_that_loses_a_store_connection_or_the_callouts_ends_and_the_others_answer() {
     let stage = Stage::start().await;
-    stage.grant_human("alice", "cli", &[], &["general"]);
-    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
-    let (_, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
-    let bearer = answer["token"].as_str().unwrap().to_owned();
-    daemon.stop().await.unwrap();
+    let bearer = left_bearer(&stage, &[]).await;
     let other = CalloutReplica::start(stage.hosted()).await.unwrap();
     for label in ["cotal:auth-replica-store:demo", "cotal:auth-reader:demo", "cotal:auth-replica:demo"] {
         let tap = Tap::start(stage.space.server.port()).await;
@@ -62,7 +58,7 @@ async fn a_dropped_replica_closes_and_a_clone_keeps_it() {
 #[tokio::test]
 async fn a_replica_creates_no_store() {
     let stage = Stage::start().await;
-    let admin = admin(&stage).await;
+    let admin = stage.space.anything().await.unwrap();
     let ask = async |verb: &str| {
         let subject = format!("$JS.API.STREAM.{verb}.KV_cotal_auth_demo");
         let answer = admin.request(&subject, &[], Bytes::new(), AT_LAST).await.unwrap();

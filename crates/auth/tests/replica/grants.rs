@@ -3,12 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use cotal_auth::{AuthServiceArgs, CalloutReplica};
+use cotal_auth::CalloutReplica;
 use cotal_broker::{Connection, Lifetime};
-use cotal_testkit::{
-    disk::files,
-    rows::{Rows, ServingManager},
-};
+use cotal_testkit::{disk::files, rows::ServingManager};
 use cotal_trust::{
     bearer::{self, BearerGrant},
     system::SystemClock,
@@ -20,23 +17,20 @@ use cotal_wire::{
 use serde_json::json;
 
 use crate::{
-    house::{callout_jwt, connector, soon},
-    stage::{AT_LAST, Daemon, Stage, claims_of},
+    house::{callout_jwt, left_bearer, soon},
+    stage::{AT_LAST, Stage, claims_of},
     tap::Tap,
 };
 
 #[tokio::test]
 async fn the_broker_grants_of_a_replica_are_these_and_the_broker_denies_it_everything_else() {
     let stage = Stage::start().await;
-    stage.grant_human("alice", "cli", &[], &["general"]);
-    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
-    let (_, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
-    daemon.stop().await.unwrap();
+    let bearer = left_bearer(&stage, &[]).await;
     let before = files(&stage.space.root.cotal_dir()).unwrap();
 
     let tap = Tap::start(stage.space.server.port()).await;
     let replica = CalloutReplica::start(stage.hosted_dialling(&tap.url())).await.unwrap();
-    stage.connected(answer["token"].as_str().unwrap()).await;
+    stage.connected(&bearer).await;
     assert_eq!(
         files(&stage.space.root.cotal_dir()).unwrap(),
         before,
@@ -69,7 +63,7 @@ async fn the_broker_grants_of_a_replica_are_these_and_the_broker_denies_it_every
     assert_eq!(claims_of(&signed[2].jwt), claims_of(callout_jwt(&stage)));
     replica.close().await.unwrap();
 
-    let connector = connector(&stage, &stage.space.server.url());
+    let connector = stage.space.connector();
     let store = connector
         .open("cotal:store:demo".into(), &|inbox| infra::replica_store(&token, inbox), Lifetime::Renewing)
         .await
@@ -142,12 +136,8 @@ fn bound_to(stage: &Stage, manager: &ServingManager, bearer: &str) -> String {
 #[tokio::test]
 async fn a_replica_issues_over_a_session_of_its_own_and_only_once_a_connect_needs_it() {
     let stage = Stage::start().await;
-    stage.grant_human("alice", "cli", &["spawn"], &["general"]);
-    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
-    let (_, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
-    let plain = answer["token"].as_str().unwrap().to_owned();
-    daemon.stop().await.unwrap();
-    let rows = Rows::over(&stage.space.anything().await.unwrap(), &stage.space.space);
+    let plain = left_bearer(&stage, &["spawn"]).await;
+    let rows = stage.rows().await;
     let manager = ServingManager::register(&rows, stage.owner_of("alice"), 0).await.unwrap();
     let bound = bound_to(&stage, &manager, &plain);
 
@@ -177,7 +167,7 @@ async fn a_replica_issues_over_a_session_of_its_own_and_only_once_a_connect_need
     assert_eq!(claims["nats"]["pub"], json!({"allow": expected.publish.allow}));
     assert_eq!(claims["nats"]["sub"], json!({"allow": expected.subscribe.allow}));
     assert!(claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap() <= 300);
-    let connector = connector(&stage, &stage.space.server.url());
+    let connector = stage.space.connector();
     let issuer = connector
         .open("cotal:issuer:demo".into(), &|inbox| issued::issuer_session(&token, inbox), Lifetime::Renewing)
         .await

@@ -6,6 +6,7 @@ use cotal_auth::{AuthServiceArgs, DaemonError, run_auth_service_until};
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
 use cotal_testkit::{
     raw::{ConnectOutcome, RawClient},
+    rows::Rows,
     spaces::TestSpaces,
 };
 use cotal_trust::{
@@ -19,8 +20,8 @@ use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{
-    house::{admission, connector_of, open_admission, open_admission_over, soon},
-    stage::{AT_LAST, Daemon, Stage, options_announcing},
+    house::{admission, left_bearer, open_admission, soon},
+    stage::{AT_LAST, Stage, options_announcing},
     tap::Tap,
 };
 
@@ -77,11 +78,7 @@ impl Host {
 #[tokio::test]
 async fn a_callout_host_serves_its_spaces_while_another_is_retried_and_opens_a_lost_lane_again() {
     let stage = Stage::start().await;
-    stage.grant_human("alice", "cli", &[], &["general"]);
-    let daemon = Daemon::start(&stage, AuthServiceArgs::default()).await;
-    let (_, answer) = daemon.exchange(&stage.human("alice", "cli")).await;
-    let bearer = answer["token"].as_str().unwrap().to_owned();
-    daemon.stop().await.unwrap();
+    let bearer = left_bearer(&stage, &[]).await;
 
     let tap = Tap::start(stage.space.server.port()).await;
     let host = Host::start(&stage, &tap.url(), &json!({"version": 1, "spaces": ["demo", "ghost"]})).await;
@@ -111,7 +108,7 @@ async fn a_callout_host_serves_its_spaces_while_another_is_retried_and_opens_a_l
 #[tokio::test]
 async fn each_retry_of_an_admitting_space_reads_the_admission_over_one_connection_and_holds_nothing() {
     let stage = Stage::start().await;
-    open_admission(&stage, admission()).await;
+    open_admission(&stage.rows().await, admission()).await;
     let tap = Tap::start(stage.space.server.port()).await;
     let host = Host::start(&stage, &tap.url(), &json!({"version": 1, "spaces": ["demo"]})).await;
     let says = "auth-service: 0 of 1 spaces answer; retried every 5 s: \"demo\" on ";
@@ -211,7 +208,8 @@ async fn of_two_spaces_the_one_that_admits_service_endpoints_is_named_and_the_ot
     let spaces = TestSpaces::start(&["demo", "zoo"], "http://127.0.0.1:9/api/auth").await;
     let bearer = bearer_in(&spaces, "zoo").await;
     let (demo, zoo) = (spaces.of("demo"), spaces.of("zoo"));
-    open_admission_over(&connector_of(&demo.space, &demo.account, &spaces.server.url()), admission()).await;
+    let anything = demo.anything(&spaces.server.url()).await.unwrap();
+    open_admission(&Rows::over(&anything, &demo.space), admission()).await;
 
     let manifest = json!({"version": 1, "spaces": ["demo", "zoo"]});
     let host = Host::start_in(&spaces.root, &spaces.server.url(), &manifest).await;

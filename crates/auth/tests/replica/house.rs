@@ -1,21 +1,13 @@
-//! Connections that look at a space, its service-endpoint admission, and how connects were answered.
+//! A space that a full service has left, its service-endpoint admission, and how connects were answered.
 
 use std::{sync::Arc, time::Duration};
 
-use cotal_auth::CalloutLog;
-use cotal_broker::{Connection, Connector, Custody, Lifetime, kv::Bucket};
-use cotal_testkit::raw::ConnectOutcome;
-use cotal_trust::{
-    bundle::SpaceAccount,
-    system::{SystemClock, SystemEntropy},
-};
-use cotal_wire::{
-    ConnId, Names, Permissions, Rules, Space, UnixMillis, names::SERVICE_ADMISSION_KEY,
-    rows::ServiceAdmission,
-};
+use cotal_auth::{AuthServiceArgs, CalloutLog};
+use cotal_testkit::{raw::ConnectOutcome, rows::Rows};
+use cotal_wire::{UnixMillis, names::SERVICE_ADMISSION_KEY, rows::ServiceAdmission};
 use parking_lot::Mutex;
 
-use crate::stage::{AT_LAST, Stage};
+use crate::stage::{AT_LAST, Daemon, Stage, bearer_of};
 
 pub(crate) type Lines = Arc<Mutex<Vec<String>>>;
 
@@ -28,45 +20,18 @@ pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(AT_LAST, future).await.expect("within the test's patience")
 }
 
-pub(crate) fn connector(stage: &Stage, url: &str) -> Connector {
-    connector_of(&stage.space.space, &stage.space.account, url)
+/// A bearer of alice, who may what `scope` says, of a full service that has stopped again.
+pub(crate) async fn left_bearer(stage: &Stage, scope: &[&str]) -> String {
+    stage.grant_human("alice", "cli", scope, &["general"]);
+    let daemon = Daemon::start(stage, AuthServiceArgs::default()).await;
+    let bearer = bearer_of(daemon.exchange(&stage.human("alice", "cli")).await);
+    daemon.stop().await.unwrap();
+    bearer
 }
 
-pub(crate) fn connector_of(space: &Space, account: &SpaceAccount, url: &str) -> Connector {
-    Connector::new(
-        url,
-        space.clone(),
-        account.data_account(),
-        Custody::new(),
-        Arc::new(SystemClock),
-        Arc::new(SystemEntropy),
-    )
-}
-
-pub(crate) fn everything(_: &ConnId) -> Permissions {
-    let all = || Rules { allow: vec![">".to_owned()], deny: vec![] };
-    Permissions { publish: all(), subscribe: all() }
-}
-
-pub(crate) async fn admin(stage: &Stage) -> Connection {
-    let connector = connector(stage, &stage.space.server.url());
-    connector.open("cotal:test-admin:demo".to_owned(), &everything, Lifetime::Renewing).await.unwrap()
-}
-
-/// Opens the space's service-endpoint admission, with these bytes.
-pub(crate) async fn open_admission(stage: &Stage, bytes: Vec<u8>) {
-    open_admission_over(&connector(stage, &stage.space.server.url()), bytes).await;
-}
-
-pub(crate) async fn open_admission_over(connector: &Connector, bytes: Vec<u8>) {
-    let label = "cotal:test-admin".to_owned();
-    let admin = connector.open(label, &everything, Lifetime::Renewing).await.unwrap();
-    let bucket = Bucket::new(&admin, &Names::new(&connector.space().token()).auth_bucket());
-    assert!(matches!(
-        bucket.create(SERVICE_ADMISSION_KEY, bytes.into()).await,
-        cotal_broker::kv::WriteOutcome::Written(_)
-    ));
-    admin.close().await.unwrap();
+/// Opens the service-endpoint admission of the space of these rows, with these bytes.
+pub(crate) async fn open_admission(rows: &Rows, bytes: Vec<u8>) {
+    rows.put("auth", SERVICE_ADMISSION_KEY, bytes).await.unwrap();
 }
 
 pub(crate) fn admission() -> Vec<u8> {

@@ -1,28 +1,32 @@
 //! A space, its broker, its IdP, and a service in front of them.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use cotal_auth::{
-    AuthServiceArgs, AuthServiceInputs, AuthServiceRuntimeOptions, DaemonError, HostedContext, HostedSpace,
-    SpaceAt, run_auth_service_until,
-};
-use cotal_broker::{
-    Connector, Custody, Lifetime,
-    kv::{Bucket, WriteOutcome},
+    AuthService, AuthServiceArgs, AuthServiceInputs, AuthServiceRuntimeOptions, DaemonError, HostedContext,
+    HostedSpace, SpaceAt, run_auth_service_until,
 };
 use cotal_dev_idp::{DevIdp, DevIdpOptions};
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
 use cotal_testkit::{
     injected::Injected,
+    jwt,
     raw::{ConnectOutcome, RawClient},
+    rows::Rows,
     space::TestSpace,
 };
 use cotal_trust::{
     idp::http_client,
     system::{SystemClock, SystemEntropy},
 };
-use cotal_wire::{Actor, ConnId, DerivedOwner, LifecycleUid, Permissions, Revision, Rules};
+use cotal_wire::{Actor, DerivedOwner, LifecycleUid, es_value::EsValue};
 use cotal_workspace::{material::Discovery, root::Root, secret_store::SecretStore};
 use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -38,6 +42,7 @@ pub(crate) struct Stage {
     pub(crate) ledger: Ledger,
     server: String,
     http: reqwest::Client,
+    peers: AtomicU32,
 }
 
 impl Stage {
@@ -48,7 +53,8 @@ impl Stage {
         let space = TestSpace::start("demo", &idp.base_url()).await;
         let ledger = Ledger::at(&space.state_dir);
         let server = space.server.url();
-        Self { idp, space, ledger, server, http: http_client(Duration::from_secs(15)).unwrap() }
+        let (http, peers) = (http_client(AT_LAST).unwrap(), AtomicU32::new(0));
+        Self { idp, space, ledger, server, http, peers }
     }
 
     pub(crate) fn owner_of(&self, sub: &str) -> DerivedOwner {
@@ -91,8 +97,7 @@ impl Stage {
 
     /// Connects as a client does: the sentinel's creds, the bearer, a nonce for its inbox.
     pub(crate) async fn connect(&self, bearer: Option<&str>) -> (Option<RawClient>, ConnectOutcome) {
-        let sentinel = &self.space.material.callout.sentinel_creds;
-        RawClient::connect(&self.space.server.url(), Some(sentinel), bearer, Some(NONCE)).await
+        self.connect_named(bearer, NONCE).await
     }
 
     /// The same, under a name of its own.
@@ -105,24 +110,9 @@ impl Stage {
         RawClient::connect(&self.space.server.url(), Some(sentinel), bearer, Some(nonce)).await
     }
 
-    /// Puts a row into a bucket of the space, over what is at this revision; 0 for nothing.
-    pub(crate) async fn put(&self, bucket: &str, key: &str, row: &str, over: Revision) {
-        let connector = Connector::new(
-            &self.space.server.url(),
-            self.space.space.clone(),
-            self.space.material.data_account.clone(),
-            Custody::new(),
-            Arc::new(SystemClock),
-            Arc::new(SystemEntropy),
-        );
-        let rows = |conn: &ConnId| Permissions {
-            publish: Rules { allow: vec!["$JS.API.>".into(), "$KV.>".into()], deny: vec![] },
-            subscribe: Rules { allow: vec![format!("_INBOX_{conn}.>")], deny: vec![] },
-        };
-        let one_shot = Lifetime::OneShot { ttl_secs: 300, principal: None };
-        let anything = connector.open("test:put".into(), &rows, one_shot).await.unwrap();
-        let written = Bucket::new(&anything, bucket).put_pinned(key, row.to_owned().into(), over).await;
-        assert!(matches!(written, WriteOutcome::Written(_)), "{key}: {written:?}");
+    /// The rows of the space, as a test may write them.
+    pub(crate) async fn rows(&self) -> Rows {
+        Rows::over(&self.space.anything().await.unwrap(), &self.space.space)
     }
 
     pub(crate) async fn connected(&self, bearer: &str) -> RawClient {
@@ -147,6 +137,26 @@ impl Stage {
 
     pub(crate) async fn post(&self, url: &str, cap: Option<&str>, body: &Value) -> (u16, Value) {
         post(&self.http, url, cap, body).await
+    }
+
+    /// A peer that no face behind a trusted proxy has heard of.
+    pub(crate) fn fresh_peer(&self) -> String {
+        format!("10.0.{}", self.peers.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Posts to a public face as this peer, whom a trusted proxy names.
+    pub(crate) async fn post_from(&self, peer: &str, url: &str, body: &Value) -> (u16, Value) {
+        let request = self.http.post(url).header("x-forwarded-for", peer);
+        send(request, body).await
+    }
+
+    /// Posts to a route of the loopback face of a service in this process.
+    pub(crate) async fn post_to(&self, service: &AuthService, route: &str, body: &Value) -> (u16, Value) {
+        self.post(&format!("{}{route}", service.url()), Some(service.cap().expose()), body).await
+    }
+
+    pub(crate) async fn exchange(&self, service: &AuthService, body: &Value) -> (u16, Value) {
+        self.post_to(service, "/exchange", body).await
     }
 
     pub(crate) fn inputs(&self) -> AuthServiceInputs {
@@ -200,31 +210,30 @@ pub(crate) fn root_credential(bearer: &str) -> String {
 
 /// What a JWT says.
 pub(crate) fn claims_of(token: &str) -> Value {
-    serde_json::from_slice(&base64_url(token.split('.').nth(1).unwrap())).unwrap()
+    jwt::claims_of(token).unwrap()
 }
 
-fn base64_url(text: &str) -> Vec<u8> {
-    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut bits = 0u32;
-    let mut have = 0;
-    let mut out = Vec::new();
-    for byte in text.bytes() {
-        let value = ALPHABET.iter().position(|b| *b == byte).unwrap();
-        bits = (bits << 6) | u32::try_from(value).unwrap();
-        have += 6;
-        if have >= 8 {
-            have -= 8;
-            out.push(u8::try_from((bits >> have) & 0xff).unwrap());
-        }
-    }
-    out
+/// A request or an answer of a manager's, as its parsers read it.
+pub(crate) fn es(value: &Value) -> EsValue {
+    EsValue::parse(value.to_string().as_bytes()).unwrap()
+}
+
+/// The bearer that an exchange was answered with.
+pub(crate) fn bearer_of((status, answer): (u16, Value)) -> String {
+    assert_eq!(status, 200, "{answer}");
+    answer["token"].as_str().unwrap().to_owned()
 }
 
 async fn post(http: &reqwest::Client, url: &str, cap: Option<&str>, body: &Value) -> (u16, Value) {
-    let mut request = http.post(url).header("content-type", "application/json").body(body.to_string());
+    let mut request = http.post(url);
     if let Some(cap) = cap {
         request = request.header("authorization", format!("Bearer {cap}"));
     }
+    send(request, body).await
+}
+
+async fn send(request: reqwest::RequestBuilder, body: &Value) -> (u16, Value) {
+    let request = request.header("content-type", "application/json").body(body.to_string());
     read(request.send().await.unwrap()).await
 }
 
