@@ -6,10 +6,11 @@ use cotal_trust::system::SystemEntropy;
 use cotal_wire::InstanceId;
 use serde_json::{Value, json};
 
-use super::rig::{ACTOR, BOTH, Call, FaceName, Rig};
+use super::{
+    call::{BOTH, Call, FaceName, THROTTLED},
+    rig::{ACTOR, Rig},
+};
 use crate::managers::SelectionRefusal;
-
-const THROTTLED: &str = "too many refused exchanges - wait a minute and retry";
 
 fn wrong(good: &Value) -> Value {
     let mut body = good.clone();

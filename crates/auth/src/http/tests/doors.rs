@@ -9,7 +9,11 @@ use cotal_authority::{
 use cotal_wire::{EpCode, EpError, OpId};
 use serde_json::{Value, json};
 
-use super::rig::{Answer, Call, FaceName, OTHER_ACCOUNT, Plane, Rig};
+use super::{
+    call::{Answer, Call, FaceName},
+    rig::{OTHER_ACCOUNT, Rig},
+    stand_ins::Plane,
+};
 
 const INTERACTIVE: &str = "/interactive-lifecycle/retire";
 const MANAGED: &str = "/managed-lifecycle/retire";
@@ -515,12 +519,12 @@ async fn the_public_face_has_no_door() {
 async fn a_caller_that_goes_away_does_not_stop_a_retirement() {
     let (rig, good) = rig_for(MANAGED).await;
     let plane = Arc::clone(&rig.plane);
-    plane.holds();
+    plane.hold.arm();
     let call = rig.with_cap(post(MANAGED, good.to_string()));
     let mut stream = tokio::net::TcpStream::connect(rig.addr(FaceName::Loopback)).await.unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut stream, &call.to_bytes()).await.unwrap();
-    plane.held().await;
+    plane.hold.reached().await;
     drop(stream);
-    plane.release();
+    plane.hold.release();
     plane.finished().await;
 }

@@ -5,7 +5,10 @@ use cotal_trust::{bearer, system::SystemEntropy};
 use cotal_wire::{Clock, EpCode, EpError, InstanceId, View};
 use serde_json::{Value, json};
 
-use super::rig::{ACTOR, BOTH, FaceName, Rig};
+use super::{
+    call::{BOTH, FaceName},
+    rig::{ACTOR, Rig},
+};
 use crate::managers::SelectionArm;
 
 pub(super) fn claims(rig: &Rig, answer: &Value) -> bearer::VerifiedBearer {

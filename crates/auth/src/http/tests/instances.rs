@@ -4,11 +4,13 @@ use cotal_trust::system::SystemEntropy;
 use cotal_wire::{EpError, InstanceId};
 use serde_json::{Value, json};
 
-use super::rig::{BOTH, Call, FaceName, Rig};
+use super::{
+    call::{BOTH, Call, FaceName, THROTTLED},
+    rig::Rig,
+};
 use crate::managers::ManagerInstance;
 
 const NEEDS: &str = "the manager instance list needs { idpToken: string, actor: string }";
-const THROTTLED: &str = "too many refused exchanges - wait a minute and retry";
 
 fn call(body: &Value) -> Call {
     Call { target: "/manager-instances".into(), ..Call::exchange(body.to_string()) }

@@ -11,7 +11,10 @@ use super::super::{
     listener::{MAX_CONNECTIONS, refused},
     seats::Seats,
 };
-use super::rig::{BOTH, Call, FaceName, Rig, read_answer};
+use super::{
+    call::{BOTH, Call, FaceName, read_answer},
+    rig::Rig,
+};
 
 /// A request whose body does not come: it is admitted, and stays.
 async fn hanging(rig: &Rig, face: FaceName) -> TcpStream {

@@ -4,10 +4,12 @@ use cotal_authority::manager::Holder;
 use cotal_wire::{EpCode, EpError, Owner};
 use serde_json::{Value, json};
 
-use super::rig::{Answer, BOTH, Call, FaceName, Rig};
+use super::{
+    call::{Answer, BOTH, Call, FaceName, THROTTLED},
+    rig::Rig,
+};
 
 const PATH: &str = "/manager-service-authority";
-const THROTTLED: &str = "too many refused exchanges - wait a minute and retry";
 const NEEDS: &str = "manager-service authority needs { idpToken, request }";
 const REQUEST_OBJECT: &str = "manager-service authority request must be an object";
 const REQUEST_ACTOR: &str = "manager-service authority request requires an actor";
@@ -375,13 +377,13 @@ async fn the_budget_is_looked_at_before_the_proof_is() {
         for _ in 0..29 {
             assert_eq!(ask(&rig, face, &good).await.status, 409);
         }
-        rig.authority.holds();
+        rig.authority.hold.arm();
         let early = ask(&rig, face, &good);
         let meanwhile = async {
-            rig.authority.held().await;
+            rig.authority.hold.reached().await;
             assert_eq!(ask(&rig, face, &good).await.status, 409, "the 30th fills the budget");
             assert_eq!(ask(&rig, face, &good).await.status, 429);
-            rig.authority.release();
+            rig.authority.hold.release();
         };
         let (early, ()) = tokio::join!(early, meanwhile);
         assert_eq!(early.status, 409, "{face:?}: it came while there was room");

@@ -1,6 +1,7 @@
 //! Both faces over real sockets: what a client sees, byte for byte, in the contract's order.
 
 mod budgets;
+mod call;
 mod doors;
 mod exchanges;
 mod instances;
@@ -9,4 +10,5 @@ mod manager_authority;
 mod order;
 mod people;
 mod rig;
+mod stand_ins;
 mod verify_enrollment;

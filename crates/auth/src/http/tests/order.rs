@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::rig::{BOTH, Call, FaceName, Rig};
+use super::{
+    call::{BOTH, Call, FaceName},
+    rig::Rig,
+};
 
 /// How a good exchange is broken.
 #[derive(Clone)]

@@ -6,8 +6,9 @@ use cotal_wire::{Clock, View};
 use serde_json::json;
 
 use super::{
+    call::{BOTH, FaceName},
     exchanges::claims,
-    rig::{BOTH, FaceName, Rig},
+    rig::Rig,
 };
 
 #[tokio::test]

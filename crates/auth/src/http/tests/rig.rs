@@ -1,51 +1,39 @@
 //! Both faces of one space on real listeners, with a real ledger, real keys and a clock of the test's own.
 
 use std::{
-    collections::BTreeMap,
     net::SocketAddr,
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
-use async_trait::async_trait;
 use bytes::Bytes;
-use cotal_authority::{
-    activation::ActivationFailure,
-    manager::Holder,
-    retirement::{Retirement, RetirementFailure},
-};
 use cotal_callout::{ConnectLimits, Limiter};
 use cotal_dev_idp::{DevIdp, DevIdpOptions};
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
 use cotal_trust::{idp::IdpPin, issuer::IssuerKeySet, nkey::Seed, owner::OwnerSecret, system::SystemEntropy};
-use cotal_wire::{
-    Account, Actor, Clock, CredentialId, DerivedOwner, EpError, InstanceId, LifecycleUid, Nkey, Principal,
-    Space, UnixMillis, es_value::EsValue, manager_authority::Kind,
-};
+use cotal_wire::{Account, Actor, Clock, DerivedOwner, LifecycleUid, Nkey, Space, UnixMillis};
 use parking_lot::Mutex;
-use serde_json::{Value, json, value::to_raw_value};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    sync::Notify,
-};
+use serde_json::{Value, json};
 
+use super::{
+    call::{Answer, Call, FaceName, raw},
+    stand_ins::{Authority, Credentials, Managers, Plane},
+};
 use crate::{
-    authority::{ConnectCredentials, ExchangeAuthority},
+    authority::ExchangeAuthority,
     bridge::{IdpBridgeParts, PinnedIdp, create_idp_bridge, pinned_jwks_resolver},
     capability::Capability,
     http::{
-        doors::{Doors, LifecycleDoor},
+        doors::Doors,
         exchange::Exchange,
         face::{Face, Service},
         listener::Listener,
         seats::Seats,
     },
-    manager::{self, AnswerManagers, VerifiedAgent},
-    managers::{ManagerDirectory, ManagerInstance, SelectionArm, SelectionRefusal},
+    managers::SelectionRefusal,
     sessions::NoSessions,
     user_tokens::create_user_token_issuer,
 };
@@ -66,238 +54,6 @@ impl HandClock {
 impl Clock for HandClock {
     fn now_millis(&self) -> UnixMillis {
         UnixMillis(self.0.load(Ordering::SeqCst))
-    }
-}
-
-/// Stands for the plane: hands out one id an incarnation, and counts how often it was asked.
-#[derive(Default)]
-pub(super) struct Credentials {
-    pub asked: AtomicUsize,
-    pub refuse: Mutex<Option<EpError>>,
-}
-
-#[async_trait]
-impl ConnectCredentials for Credentials {
-    async fn mint_connect_credential(
-        &self,
-        _owner: &DerivedOwner,
-        _actor: &Actor,
-        uid: &LifecycleUid,
-    ) -> Result<CredentialId, EpError> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        if let Some(error) = self.refuse.lock().clone() {
-            return Err(error);
-        }
-        Ok(CredentialId::parse(uid.as_str()).unwrap())
-    }
-}
-
-/// A manager directory that answers what the test says.
-pub(super) struct Managers {
-    pub answer: Mutex<Result<InstanceId, SelectionRefusal>>,
-    pub asked: AtomicUsize,
-    pub arms: Mutex<Vec<SelectionArm>>,
-    pub listed: Mutex<Result<Vec<ManagerInstance>, EpError>>,
-    pub listed_for: Mutex<Vec<DerivedOwner>>,
-}
-
-#[async_trait]
-impl ManagerDirectory for Managers {
-    async fn select(
-        &self,
-        _owner: &DerivedOwner,
-        _requested: Option<&InstanceId>,
-        arm: SelectionArm,
-    ) -> Result<InstanceId, SelectionRefusal> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        self.arms.lock().push(arm);
-        self.answer.lock().clone()
-    }
-
-    async fn instances(&self, owner: &DerivedOwner) -> Result<Vec<ManagerInstance>, EpError> {
-        self.listed_for.lock().push(owner.clone());
-        self.listed.lock().clone()
-    }
-}
-
-/// Stands for the plane behind the lifecycle doors: answers what the test says, and writes down what it was asked.
-#[derive(Default)]
-pub(super) struct Plane {
-    fenced: AtomicBool,
-    dies: AtomicBool,
-    holds: AtomicBool,
-    retires: Mutex<Option<Result<Retirement, RetirementFailure>>>,
-    activates: Mutex<Option<Result<(), ActivationFailure>>>,
-    asked: Mutex<Vec<String>>,
-    held: Notify,
-    released: Notify,
-    finished: Notify,
-}
-
-impl Plane {
-    pub(super) fn fence(&self) {
-        self.fenced.store(true, Ordering::SeqCst);
-    }
-
-    pub(super) fn dies(&self) {
-        self.dies.store(true, Ordering::SeqCst);
-    }
-
-    pub(super) fn holds(&self) {
-        self.holds.store(true, Ordering::SeqCst);
-    }
-
-    pub(super) async fn held(&self) {
-        self.held.notified().await;
-    }
-
-    pub(super) fn release(&self) {
-        self.released.notify_one();
-    }
-
-    pub(super) async fn finished(&self) {
-        self.finished.notified().await;
-    }
-
-    pub(super) fn retires(&self, answer: Result<Retirement, RetirementFailure>) {
-        *self.retires.lock() = Some(answer);
-    }
-
-    pub(super) fn activates(&self, answer: Result<(), ActivationFailure>) {
-        *self.activates.lock() = Some(answer);
-    }
-
-    /// What passed the fence, in order.
-    pub(super) fn asked(&self) -> Vec<String> {
-        self.asked.lock().clone()
-    }
-
-    async fn retire(
-        &self,
-        what: &str,
-        principal: &Principal,
-        uid: &LifecycleUid,
-    ) -> Result<Retirement, RetirementFailure> {
-        self.check_open().map_err(|error| RetirementFailure { error, began: false })?;
-        self.asked.lock().push(format!("{what} {principal} {uid}"));
-        if self.holds.load(Ordering::SeqCst) {
-            self.held.notify_one();
-            self.released.notified().await;
-        }
-        self.finished.notify_one();
-        self.retires.lock().clone().unwrap_or(Ok(Retirement::NotStarted))
-    }
-}
-
-#[async_trait]
-impl LifecycleDoor for Plane {
-    fn check_open(&self) -> Result<(), EpError> {
-        if self.fenced.load(Ordering::SeqCst) {
-            return Err(EpError::unavailable("the plane is closed"));
-        }
-        Ok(())
-    }
-
-    async fn retire_interactive(
-        &self,
-        principal: &Principal,
-        uid: &LifecycleUid,
-    ) -> Result<Retirement, RetirementFailure> {
-        self.retire("interactive", principal, uid).await
-    }
-
-    async fn retire_managed(
-        &self,
-        principal: &Principal,
-        uid: &LifecycleUid,
-    ) -> Result<Retirement, RetirementFailure> {
-        self.retire("managed", principal, uid).await
-    }
-
-    async fn activate_managed(
-        &self,
-        principal: &Principal,
-        uid: &LifecycleUid,
-    ) -> Result<(), ActivationFailure> {
-        self.check_open().map_err(|error| ActivationFailure { error, began: false })?;
-        self.asked.lock().push(format!("activate {principal} {uid}"));
-        assert!(!self.dies.load(Ordering::SeqCst), "a defect of the activation");
-        self.activates.lock().clone().unwrap_or(Ok(()))
-    }
-}
-
-/// What answers the requests of managers here: what the test says. It writes down what came so far.
-#[derive(Default)]
-pub(super) struct Authority {
-    answers: Mutex<Option<Result<Value, EpError>>>,
-    verifies: Mutex<Option<Result<VerifiedAgent, EpError>>>,
-    asked: Mutex<Vec<(Holder, String)>>,
-    dies: AtomicBool,
-    holds: AtomicBool,
-    held: Notify,
-    released: Notify,
-}
-
-impl Authority {
-    pub(super) fn answers(&self, answer: Result<Value, EpError>) {
-        *self.answers.lock() = Some(answer);
-    }
-
-    pub(super) fn verifies(&self, answer: Result<VerifiedAgent, EpError>) {
-        *self.verifies.lock() = Some(answer);
-    }
-
-    /// Who asked what, as its text was before it came.
-    pub(super) fn asked(&self) -> Vec<(Holder, String)> {
-        self.asked.lock().clone()
-    }
-
-    pub(super) fn dies(&self) {
-        self.dies.store(true, Ordering::SeqCst);
-    }
-
-    /// The next request waits until it is released.
-    pub(super) fn holds(&self) {
-        self.holds.store(true, Ordering::SeqCst);
-    }
-
-    pub(super) async fn held(&self) {
-        self.held.notified().await;
-    }
-
-    pub(super) fn release(&self) {
-        self.released.notify_one();
-    }
-}
-
-#[async_trait]
-impl AnswerManagers for Authority {
-    async fn dispatch(
-        &self,
-        holder: &Holder,
-        request: &EsValue,
-    ) -> Result<manager::Answer, manager::NoAnswer> {
-        self.asked.lock().push((holder.clone(), request.stringify()));
-        assert!(!self.dies.load(Ordering::SeqCst), "a defect of the dispatch");
-        let answer = self.answers.lock().clone();
-        if self.holds.swap(false, Ordering::SeqCst) {
-            self.held.notify_one();
-            self.released.notified().await;
-        }
-        let answer =
-            answer.unwrap_or_else(|| Err(EpError::unimplemented("this house serves no managers")))?;
-        Ok(to_raw_value(&answer).unwrap())
-    }
-
-    async fn verify_agent(
-        &self,
-        holder: &Holder,
-        _kind: Kind,
-        request: &EsValue,
-    ) -> Result<VerifiedAgent, EpError> {
-        self.asked.lock().push((holder.clone(), request.stringify()));
-        let answer = self.verifies.lock().clone();
-        answer.unwrap_or_else(|| Err(EpError::unimplemented("this house verifies nothing")))
     }
 }
 
@@ -561,95 +317,4 @@ fn grant_input(owner: &DerivedOwner, actor: &str, scope: &[&str]) -> GrantInput 
         .scope(scope)
         .allow_subscribe([">"])
         .allow_publish([">"])
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FaceName {
-    Loopback,
-    Public,
-}
-
-pub(super) const BOTH: [FaceName; 2] = [FaceName::Loopback, FaceName::Public];
-
-/// One request, as it goes on the wire.
-#[derive(Debug, Clone)]
-pub(super) struct Call {
-    pub method: &'static str,
-    pub target: String,
-    pub headers: BTreeMap<String, String>,
-    pub without_cap: bool,
-    pub body: Vec<u8>,
-}
-
-impl Call {
-    pub(super) fn get(target: &str) -> Self {
-        Self {
-            method: "GET",
-            target: target.to_owned(),
-            headers: BTreeMap::new(),
-            without_cap: false,
-            body: Vec::new(),
-        }
-    }
-
-    pub(super) fn exchange(body: impl Into<Vec<u8>>) -> Self {
-        let mut call = Self { method: "POST", body: body.into(), ..Self::get("/exchange") };
-        call.headers.insert("content-type".into(), "application/json".into());
-        call
-    }
-
-    pub(super) fn head(&self) -> String {
-        let mut head =
-            format!("{} {} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n", self.method, self.target);
-        for (name, value) in &self.headers {
-            head = head + name + ": " + value + "\r\n";
-        }
-        if !self.body.is_empty() || self.method == "POST" {
-            head = head + "content-length: " + &self.body.len().to_string() + "\r\n";
-        }
-        head + "\r\n"
-    }
-
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
-        [self.head().as_bytes(), &self.body].concat()
-    }
-}
-
-/// What came back.
-#[derive(Debug, Clone)]
-pub(super) struct Answer {
-    pub status: u16,
-    pub headers: BTreeMap<String, String>,
-    pub text: String,
-}
-
-impl Answer {
-    pub(super) fn json(&self) -> Value {
-        serde_json::from_str(&self.text).unwrap()
-    }
-
-    pub(super) fn error(&self) -> String {
-        self.json()["error"].as_str().unwrap_or_default().to_owned()
-    }
-}
-
-/// Sends bytes on a fresh connection and reads until the server closes it.
-pub(super) async fn raw(addr: SocketAddr, bytes: &[u8]) -> Answer {
-    let mut stream = TcpStream::connect(addr).await.unwrap();
-    stream.write_all(bytes).await.unwrap();
-    read_answer(&mut stream).await
-}
-
-pub(super) async fn read_answer(stream: &mut TcpStream) -> Answer {
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).await.unwrap();
-    let text = String::from_utf8(bytes).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
-    let mut lines = head.split("\r\n");
-    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-    let headers = lines
-        .map(|line| line.split_once(": ").unwrap())
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
-        .collect();
-    Answer { status, headers, text: body.to_owned() }
 }

@@ -4,7 +4,10 @@ use cotal_authority::manager::Holder;
 use cotal_wire::{Actor, EpCode, EpError, InstanceId, LifecycleUid, Owner, manager_authority::Incarnation};
 use serde_json::{Value, json};
 
-use super::rig::{Answer, Call, FaceName, Rig};
+use super::{
+    call::{Answer, Call, FaceName},
+    rig::Rig,
+};
 use crate::manager::VerifiedAgent;
 
 const PATH: &str = "/manager-service-authority/verify-enrollment";
