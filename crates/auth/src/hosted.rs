@@ -10,7 +10,10 @@ use cotal_broker::Servers;
 use cotal_callout::CalloutLimits;
 use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{Account, Clock, Entropy, LifecycleUid, Nkey, Space};
-use cotal_workspace::secret_store::{SecretStore, StoreIdentity};
+use cotal_workspace::{
+    file,
+    secret_store::{SecretStore, StoreIdentity},
+};
 
 use crate::{
     context::StartError,
@@ -138,13 +141,13 @@ impl HostedSpace {
     }
 
     /// Where the space is, in the contract's order (05 §15.1): its servers, its state directory, its store.
-    pub(crate) fn check_place(&self) -> Result<Servers, StartError> {
+    pub(crate) async fn check_place(&self) -> Result<Servers, StartError> {
         let servers = self.at.check_servers()?;
         if self.state_dir.as_os_str().is_empty() {
             let sentence = "stateDir must name the space's user-auth state directory";
             return Err(StartError::Input(sentence.to_owned()));
         }
-        check_store(&*self.store, &self.store_identity)?;
+        check_store(&self.store, &self.store_identity).await?;
         Ok(servers)
     }
 
@@ -179,10 +182,14 @@ pub(crate) fn check_servers(what: &str, servers: &str) -> Result<Servers, StartE
     Servers::parse(servers).map_err(|why| StartError::Input(format!("{what} cannot be dialled: {why}")))
 }
 
-/// An injected store must say which store it is, and be the one that the host named.
-fn check_store(store: &dyn SecretStore, expected: &str) -> Result<(), StartError> {
+/// An injected store must say which store it is, and be the one that the host named. It may have to look where it lies.
+async fn check_store(store: &Arc<dyn SecretStore>, expected: &str) -> Result<(), StartError> {
     let refuse = |sentence: &str| Err(StartError::Input(sentence.to_owned()));
-    match store.identity() {
+    let asked = Arc::clone(store);
+    let identity = file::blocking(move || asked.identity()).await.map_err(|error| {
+        StartError::Input(format!("the injected SecretStore did not say which store it is: {error}"))
+    })?;
+    match identity {
         None => refuse("an injected SecretStore must declare its identity"),
         Some(StoreIdentity::Fs { .. }) => {
             refuse("a hosted context needs an injected SecretStore, not the filesystem store of a root")
@@ -196,7 +203,9 @@ fn check_store(store: &dyn SecretStore, expected: &str) -> Result<(), StartError
 
 #[cfg(test)]
 mod tests {
+    use cotal_testkit::{hung_disk::HungDisk, injected::Injected};
     use cotal_trust::nkey::Seed;
+    use cotal_workspace::{root::Root, secret_store::FsSecretStore};
 
     use super::*;
 
@@ -210,5 +219,26 @@ mod tests {
         assert!(text(&account, "").contains("context.lifecycleUid"));
         let user = Seed::<cotal_wire::User>::generate(&SystemEntropy).public().to_string();
         assert!(text(&user, &uid).contains("context.accountPublicKey"), "another kind of key");
+    }
+
+    #[test]
+    fn a_store_is_asked_which_it_is_off_the_runtimes_threads() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = FsSecretStore::open(&Root::at(dir.path())).unwrap();
+        let context = HostedContext {
+            account_public_key: Seed::<Account>::generate(&SystemEntropy).public().clone(),
+            lifecycle_uid: LifecycleUid::mint(&SystemEntropy),
+        };
+        let at = SpaceAt::new(Space::parse("demo").unwrap(), "nats://127.0.0.1:4222");
+        let hosted =
+            HostedSpace::new(context, at, Arc::new(Injected::over(store, "vault")), "vault", dir.path());
+        HungDisk::runtime().unwrap().block_on(async {
+            let disk = HungDisk::hang();
+            let checking = hosted.check_place();
+            tokio::pin!(checking);
+            assert!(futures::poll!(checking.as_mut()).is_pending());
+            disk.heal().await;
+            checking.await.unwrap();
+        });
     }
 }

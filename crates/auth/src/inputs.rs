@@ -108,8 +108,8 @@ impl AuthServiceInputs {
 
     /// Every check of the inputs, in the contract's order (05 §15.1), without any effect. What the contract has no place
     /// for comes last: the composition's choices as the plane's open orders them (05 §8.2 step 0), then the limits.
-    fn check(self) -> Result<ContextInputs, StartError> {
-        let servers = self.hosted.check_place()?;
+    async fn check(self) -> Result<ContextInputs, StartError> {
+        let servers = self.hosted.check_place().await?;
         let platform = self.platform_control.map(PlatformControl::check).transpose()?;
         let public_face = self
             .public_face
@@ -141,7 +141,7 @@ impl AuthServiceInputs {
 /// when this resolves. Everything that was opened is closed again when a step fails, and when the future is dropped before
 /// it resolves: the start then runs on to its next end, and closes.
 pub async fn start_auth_service(inputs: impl Into<AuthServiceInputs>) -> Result<AuthService, StartError> {
-    let checked = inputs.into().check()?;
+    let checked = inputs.into().check().await?;
     context::start(checked).await
 }
 
@@ -286,13 +286,13 @@ mod tests {
             .connect_limits(connects)
     }
 
-    #[test]
-    fn the_inputs_are_checked_in_the_contracts_order_and_nothing_is_touched() {
+    #[tokio::test]
+    async fn the_inputs_are_checked_in_the_contracts_order_and_nothing_is_touched() {
         for (first, (name, word)) in ORDER.iter().enumerate() {
-            let refusal = wrong_from(first).check().err().unwrap().to_string();
+            let refusal = wrong_from(first).check().await.err().unwrap().to_string();
             assert!(refusal.contains(word), "{name}: {refusal}");
         }
-        let right = wrong_from(ORDER.len()).check().unwrap();
+        let right = wrong_from(ORDER.len()).check().await.unwrap();
         let state_dir = &right.member.state_dir;
         assert!(state_dir.is_absolute() && right.identity_root == *state_dir);
     }

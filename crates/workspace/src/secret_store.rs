@@ -59,7 +59,7 @@ pub trait SecretStore: Send + Sync {
     async fn delete(&self, key: &str) -> Result<(), StoreError>;
     /// Stores only while absent, in one atomic step: `true` when it stored, `false` when the key exists.
     async fn create(&self, key: &str, value: &str) -> Result<bool, StoreError>;
-    /// The declared identity, if any.
+    /// The declared identity, if any. It may read where the store lies: ask for it off the async threads.
     fn identity(&self) -> Option<StoreIdentity>;
 }
 

@@ -81,7 +81,7 @@ impl CalloutReplica {
     ///
     /// A space whose service-endpoint admission is open is [`StartError::ServiceEndpoints`].
     pub async fn start(hosted: HostedSpace) -> Result<Self, StartError> {
-        let servers = hosted.check_place()?;
+        let servers = hosted.check_place().await?;
         start(hosted.into_member(servers)?).await
     }
 
