@@ -25,6 +25,13 @@ impl Servers {
         if addresses.is_empty() {
             return Err("no server URL is given; write nats://host:port");
         }
+        // The client library without its WebSocket dials such a server as plain TCP, and then asks for no TLS, whatever the server
+        // says.
+        if addresses.iter().any(ServerAddr::is_websocket) {
+            return Err(
+                "a server URL is a WebSocket's, which this program does not speak; write nats:// or tls://host:port",
+            );
+        }
         if addresses.iter().any(|server| server.host().is_empty()) {
             return Err("a server URL names no host; write nats://host:port");
         }
@@ -89,7 +96,6 @@ mod tests {
             ("nats://a:1, b:2 ,tls://c", "a:1, b:2, c:4222", "nats://a:1"),
             (" ,b:2", "b:2", "nats://b:2"),
             ("tls://[::1]:7", "[::1]:7", "tls://[::1]:7"),
-            ("wss://h:443/path", "h:443", "wss://h:443/path"),
         ] {
             let servers = Servers::parse(given).unwrap();
             assert_eq!((servers.to_string().as_str(), servers.first_url().as_str()), (shown, first));
@@ -100,9 +106,24 @@ mod tests {
 
     #[test]
     fn servers_that_cannot_be_dialled_or_carry_credentials_are_refused_without_being_repeated() {
-        for bad in ["", " , ", "http://a", "nats://", "nats://user:s3cret@a:1", "a:1,nats://s3cret@a:1"] {
+        for bad in [
+            "",
+            " , ",
+            "http://a",
+            "nats://",
+            "nats://user:s3cret@a:1",
+            "a:1,nats://s3cret@a:1",
+            "wss://u:s3cret@a",
+        ] {
             let refusal = Servers::parse(bad).unwrap_err();
             assert!(!refusal.contains("s3cret"), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_websocket_is_refused_and_never_dialled_in_plain_text() {
+        for bad in ["ws://h", "wss://h:443/path", "WSS://h", "nats://a,wss://h"] {
+            assert!(Servers::parse(bad).unwrap_err().contains("WebSocket"), "{bad}");
         }
     }
 }
