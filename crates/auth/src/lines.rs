@@ -4,7 +4,7 @@ use std::{
     io::{self, Write},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread,
     time::Duration,
@@ -14,12 +14,15 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Lines that wait to be written at most; further ones are counted and dropped.
 const WAITING_MAX: usize = 8_192;
+/// And their bytes: a line may repeat what a caller sent, and callers are many.
+const WAITING_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How long a flush waits for a reader that does not read.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// One writing thread behind a bounded queue.
 pub(crate) struct LineWriter {
     waiting: mpsc::Sender<Entry>,
+    bytes: Arc<AtomicUsize>,
     dropped: Arc<AtomicU64>,
 }
 
@@ -37,11 +40,11 @@ impl LineWriter {
 
     fn over(out: impl Write + Send + 'static, capacity: usize) -> Self {
         let (waiting, entries) = mpsc::channel(capacity);
-        let dropped = Arc::new(AtomicU64::new(0));
-        let missed = Arc::clone(&dropped);
+        let (bytes, dropped) = (Arc::<AtomicUsize>::default(), Arc::<AtomicU64>::default());
+        let (held, missed) = (Arc::clone(&bytes), Arc::clone(&dropped));
         let writing = thread::Builder::new()
             .name("stderr-lines".to_owned())
-            .spawn(move || write(out, entries, &missed));
+            .spawn(move || write(out, entries, &held, &missed));
         if let Err(error) = writing {
             // Not by `tracing`, whose own lines may come this way.
             let _ = writeln!(
@@ -49,12 +52,17 @@ impl LineWriter {
                 "auth-service: no thread writes the log, its lines are dropped: {error}"
             );
         }
-        Self { waiting, dropped }
+        Self { waiting, bytes, dropped }
     }
 
-    /// Queues a line, or counts it as dropped.
+    /// Queues a line, or counts it as dropped. It is one line, whatever somebody has called a space: who can break a line can
+    /// forge the next.
     pub(crate) fn line(&self, line: &str) {
-        if self.waiting.try_send(Entry::Line(line.to_owned())).is_err() {
+        let line = line.replace('\n', "\\n").replace('\r', "\\r");
+        let bytes = line.len();
+        let held = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if held > WAITING_BYTES_MAX || self.waiting.try_send(Entry::Line(line)).is_err() {
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -99,7 +107,7 @@ impl Drop for StderrLine {
 }
 
 /// A closed stream stops nothing: there is nowhere left to say so.
-fn write(mut out: impl Write, mut entries: mpsc::Receiver<Entry>, dropped: &AtomicU64) {
+fn write(mut out: impl Write, mut entries: mpsc::Receiver<Entry>, bytes: &AtomicUsize, dropped: &AtomicU64) {
     while let Some(entry) = entries.blocking_recv() {
         let missed = dropped.swap(0, Ordering::Relaxed);
         if missed > 0 {
@@ -109,8 +117,10 @@ fn write(mut out: impl Write, mut entries: mpsc::Receiver<Entry>, dropped: &Atom
         }
         match entry {
             Entry::Line(mut line) => {
+                let held = line.len();
                 line.push('\n');
                 let _ = out.write_all(line.as_bytes());
+                bytes.fetch_sub(held, Ordering::Relaxed);
             }
             Entry::Flushed(flushed) => {
                 let _ = out.flush();
@@ -164,6 +174,42 @@ mod tests {
         lines.flush().await;
         let told = "auth-service: 3 lines were dropped: nobody read them in time";
         assert_eq!(*read.lock(), format!("first\n{told}\nsecond\nthird\n"));
+    }
+
+    #[tokio::test]
+    async fn an_event_is_one_line_whatever_it_repeats() {
+        let (go, reads) = std_mpsc::channel();
+        let (begun, _writing) = std_mpsc::channel();
+        let read = Arc::new(Mutex::new(String::new()));
+        let lines = LineWriter::over(Stalled { reads, begun, read: Arc::clone(&read) }, 2);
+        drop(go);
+        lines.line("space a\r\nINFO forged");
+        lines.flush().await;
+        assert_eq!(*read.lock(), "space a\\r\\nINFO forged\n");
+    }
+
+    #[tokio::test]
+    async fn lines_that_wait_are_bounded_by_their_bytes_too() {
+        let (go, reads) = std_mpsc::channel();
+        let (begun, writing) = std_mpsc::channel();
+        let read = Arc::new(Mutex::new(String::new()));
+        let lines = LineWriter::over(Stalled { reads, begun, read: Arc::clone(&read) }, WAITING_MAX);
+        lines.line("first");
+        writing.recv().unwrap();
+        let long = "x".repeat(WAITING_BYTES_MAX / 4);
+        for _ in 0..100 {
+            lines.line(&long);
+        }
+        lines.line(&"y".repeat(2 * WAITING_BYTES_MAX));
+        assert!(lines.bytes.load(Ordering::Relaxed) <= WAITING_BYTES_MAX);
+        lines.line("a short one finds room");
+        drop(go);
+        lines.flush().await;
+        let read = read.lock();
+        assert_eq!(read.lines().filter(|line| **line == *long).count(), 3);
+        assert!(read.contains("auth-service: 98 lines were dropped"), "{}", read.lines().nth(1).unwrap());
+        assert!(read.ends_with("\na short one finds room\n"));
+        assert_eq!(lines.bytes.load(Ordering::Relaxed), 0, "what is written counts no more");
     }
 
     #[tokio::test(start_paused = true)]

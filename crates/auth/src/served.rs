@@ -146,8 +146,8 @@ impl Served {
         .await?;
         let public = self.service.public_url().map(|url| format!(", public {url}")).unwrap_or_default();
         Ok(format!(
-            "auth-service: space \"{}\" on {}, exchange {}{public}",
-            self.service.space(),
+            "auth-service: space {:?} on {}, exchange {}{public}",
+            self.service.space().as_str(),
             self.servers,
             self.service.url()
         ))

@@ -12,13 +12,14 @@ use super::{
     body::{self, BODY_MAX},
     exchange::THROTTLED,
     face::{Caller, Face, Policy},
-    reply::Reply,
+    reply::{Reply, unknown_field},
 };
 use crate::{bridge::BridgeRefusal, managers::ManagerInstance};
 
 pub(crate) const PATH: &str = "/manager-instances";
 
 const CAPABILITY_WRONG: &str = "missing/invalid exchange capability - the manager instance list requires the operator exchange capability on this face";
+const WHAT: &str = "the manager instance list";
 const NEEDS: &str = "the manager instance list needs { idpToken: string, actor: string }";
 /// Version of the answer.
 const VERSION: u64 = 1;
@@ -133,7 +134,7 @@ async fn list(face: &Face, body: &Value) -> Result<Vec<ManagerInstance>, ListRef
 fn read(body: &Value) -> Result<(&str, &str), String> {
     let members = body.as_object().ok_or(NEEDS)?;
     if let Some(unknown) = members.keys().find(|key| !matches!(key.as_str(), "idpToken" | "actor")) {
-        return Err(format!("the manager instance list carries the unknown field \"{unknown}\""));
+        return Err(unknown_field(WHAT, unknown));
     }
     let text = |name: &str| members.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
     Ok((text("idpToken").ok_or(NEEDS)?, text("actor").ok_or(NEEDS)?))

@@ -18,6 +18,16 @@ pub(crate) struct ErrorBody<'a> {
     pub error: &'a str,
 }
 
+/// Characters of a member's name that a refusal repeats. A body may be one name of 64 KiB, and what a refusal says is logged.
+const NAME_SHOWN_MAX: usize = 64;
+
+/// That a closed body has a member which `what` does not know.
+pub(crate) fn unknown_field(what: &str, name: &str) -> String {
+    let shown: String = name.chars().take(NAME_SHOWN_MAX).collect();
+    let more = if shown.len() < name.len() { "…" } else { "" };
+    format!("{what} carries the unknown field \"{shown}{more}\"")
+}
+
 /// An answer that is not yet an HTTP message.
 #[derive(Debug, Clone)]
 pub(crate) struct Reply {
@@ -82,6 +92,15 @@ mod tests {
         assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
         assert_eq!(response.headers().len(), 1, "no allow header, no CORS");
         assert_eq!(&response.body()[..], br#"{"error":"POST only"}"#);
+    }
+
+    #[test]
+    fn of_an_unknown_field_a_refusal_repeats_no_more_than_its_beginning() {
+        assert_eq!(unknown_field("it", "extra"), "it carries the unknown field \"extra\"");
+        let shown = "é".repeat(NAME_SHOWN_MAX);
+        assert_eq!(unknown_field("it", &shown), format!("it carries the unknown field \"{shown}\""));
+        let long = "é".repeat(60_000);
+        assert_eq!(unknown_field("it", &long), format!("it carries the unknown field \"{shown}…\""));
     }
 
     #[test]

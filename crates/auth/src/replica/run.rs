@@ -61,8 +61,8 @@ pub(crate) async fn run_replica(
         }
     };
     (options.announce)(&format!(
-        "auth-service: callout replica of space \"{}\" on {servers}",
-        replica.space()
+        "auth-service: callout replica of space {:?} on {servers}",
+        replica.space().as_str()
     ));
     let end = tokio::select! {
         end = replica.ended() => end,

@@ -28,7 +28,7 @@ use super::{
     body::{self, BODY_MAX, BodyRefusal},
     guard::{self, GuardRefusal},
     loopback::Loopback,
-    reply::Reply,
+    reply::{Reply, unknown_field},
 };
 use crate::{authority::ExchangeAuthority, manager::AnswerManagers};
 
@@ -179,9 +179,7 @@ impl Door {
             Unread::NotAnObject => {
                 refuse(StatusCode::BAD_REQUEST, &format!("{what} needs {{ {} }}", members()))
             }
-            Unread::Unknown(key) => {
-                refuse(StatusCode::BAD_REQUEST, &format!("{what} carries the unknown field \"{key}\""))
-            }
+            Unread::Unknown(key) => refuse(StatusCode::BAD_REQUEST, &unknown_field(what, &key)),
             Unread::NotText => {
                 refuse(StatusCode::BAD_REQUEST, &format!("{what} needs string {{ {} }}", members()))
             }
