@@ -6,16 +6,11 @@
 
 use std::{path::Path, time::Duration};
 
-use cotal_trust::idp::{http_client, transport};
+use cotal_trust::idp::{below, http_client, transport};
 use cotal_wire::{LifecycleUid, Principal};
 use serde_json::json;
 
-use crate::{
-    http_json::Answer,
-    loopback::{LoopbackService, below},
-    outcome::CliError,
-    terminal::printable,
-};
+use crate::{http_json::Answer, loopback::LoopbackService, outcome::CliError, terminal::printable};
 
 /// How long a barrier may take: it waits for evictions and for obligations that are being settled.
 const TIMEOUT: Duration = Duration::from_secs(120);

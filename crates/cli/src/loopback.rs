@@ -49,16 +49,6 @@ impl LoopbackService {
     }
 }
 
-/// A path below a face's base, whose query and fragment are dropped.
-pub fn below(mut base: Url, path: &str) -> Url {
-    let prefix = base.path();
-    let path = format!("{}{path}", prefix.strip_suffix('/').unwrap_or(prefix));
-    base.set_path(&path);
-    base.set_query(None);
-    base.set_fragment(None);
-    base
-}
-
 /// The capability goes to this machine and nowhere else, whatever a record says.
 fn is_http_loopback(url: &Url) -> bool {
     url.scheme() == "http"

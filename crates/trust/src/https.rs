@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use reqwest::header::RETRY_AFTER;
 use rustls::{ClientConfig, crypto::CryptoProvider};
 use rustls_platform_verifier::BuilderVerifierExt;
+use url::Url;
 use zeroize::Zeroizing;
 
 use crate::idp::IdpRefusal;
@@ -35,6 +36,18 @@ pub fn http_client(timeout: Duration) -> Result<reqwest::Client, IdpRefusal> {
         .no_proxy()
         .build()
         .map_err(|_| IdpRefusal("no HTTPS client: it could not be built".to_owned()))
+}
+
+/// A path below a face's base, of which one trailing slash goes, and query and fragment with it (contract 08 §4): a face
+/// knows its exact paths alone.
+#[must_use]
+pub fn below(mut base: Url, path: &str) -> Url {
+    let prefix = base.path();
+    let path = format!("{}{path}", prefix.strip_suffix('/').unwrap_or(prefix));
+    base.set_path(&path);
+    base.set_query(None);
+    base.set_fragment(None);
+    base
 }
 
 /// A request's body that holds a secret: wiped when the client lets go of it, sent or not.
@@ -143,6 +156,19 @@ mod tests {
         assert_eq!(get(KEPT, Err("gone")), Ok(1), "old ones are better than none");
         assert_eq!(get(KEPT, Ok(3)), Ok(3));
         assert_eq!(get(KEPT + young, Ok(4)), Ok(3));
+    }
+
+    #[test]
+    fn a_path_lies_below_the_base_without_one_slash_query_and_fragment() {
+        for (base, url) in [
+            ("https://a.example", "https://a.example/exchange"),
+            ("https://a.example/", "https://a.example/exchange"),
+            ("https://a.example/x/", "https://a.example/x/exchange"),
+            ("https://a.example/x//", "https://a.example/x//exchange"),
+            ("https://a.example:8443/x?q=1#f", "https://a.example:8443/x/exchange"),
+        ] {
+            assert_eq!(below(Url::parse(base).unwrap(), "/exchange").as_str(), url);
+        }
     }
 
     #[test]

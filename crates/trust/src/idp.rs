@@ -7,7 +7,7 @@ use url::{Host, Url};
 
 use crate::jws::{self, Jws};
 pub use crate::{
-    https::{Unread, http_client, read_body, retry_after_secs, secret_body, transport},
+    https::{Unread, below, http_client, read_body, retry_after_secs, secret_body, transport},
     jwks::JwksResolver,
 };
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use cotal_manager::remote::IdpTokens;
-use cotal_trust::idp::{http_client, is_https_or_loopback, transport};
+use cotal_trust::idp::{below, http_client, is_https_or_loopback, transport};
 use cotal_wire::Space;
 use cotal_workspace::registry::{MeshEntry, MeshRegistry};
 use url::Url;
@@ -86,22 +86,20 @@ struct Bundle {
 
 impl Bundle {
     async fn fetch(host: &str, space: &Space) -> Result<Self, CliError> {
-        let mut url = Url::parse(host).map_err(|_| CliError::usage("--host is not a URL"))?;
+        let url = Url::parse(host).map_err(|_| CliError::usage("--host is not a URL"))?;
         if !is_https_or_loopback(&url) {
             return Err(CliError::usage("--host must be https:// (or http:// on a loopback IP literal)"));
         }
         if !url.username().is_empty() || url.password().is_some() {
             return Err(CliError::usage("--host carries credentials; leave them out"));
         }
-        let path = format!("{}{BUNDLE_PATH}", url.path().trim_end_matches('/'));
-        url.set_path(&path);
         let unread = |why: &str| {
             CliError::failed(format!(
                 "{host} does not say which broker and which identity provider are its space's ({why}): give --server and \
                  --idp"
             ))
         };
-        let response = http_client(BUNDLE_WITHIN)?.get(url).send().await;
+        let response = http_client(BUNDLE_WITHIN)?.get(below(url, BUNDLE_PATH)).send().await;
         let response = response.map_err(|error| unread(transport(&error)))?;
         let answer = Answer::read(response).await.map_err(|error| unread(transport(&error)))?;
         if !answer.is_success() {
@@ -122,13 +120,15 @@ impl Bundle {
     }
 }
 
-/// A server URL that is only dialled with TLS.
-fn with_tls(server: &str) -> String {
-    match server.split_once("://") {
-        Some(("nats", rest)) => format!("tls://{rest}"),
+/// Server URLs that are only dialled with TLS. What is neither NATS nor TLS is refused where it is dialled.
+fn with_tls(servers: &str) -> String {
+    let with_tls = |server: &str| match server.split_once("://") {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("nats") => format!("tls://{rest}"),
         None => format!("tls://{server}"),
         Some(_) => server.to_owned(),
-    }
+    };
+    let servers: Vec<String> = servers.split(',').map(|server| with_tls(server.trim())).collect();
+    servers.join(",")
 }
 
 /// The sign-in that this machine remembers.
@@ -166,6 +166,7 @@ mod tests {
     #[test]
     fn a_broker_that_a_host_names_is_dialled_with_tls() {
         assert_eq!(with_tls("nats://b.example:4222"), "tls://b.example:4222");
+        assert_eq!(with_tls(" NATS://b.example, nats://c,d"), "tls://b.example,tls://c,tls://d");
         assert_eq!(with_tls("b.example"), "tls://b.example");
         assert_eq!(with_tls("tls://b.example"), "tls://b.example");
         assert_eq!(with_tls("wss://b.example"), "wss://b.example");

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use cotal_broker::{Connection, CredsConnector};
-use cotal_trust::idp::{Unread, http_client, read_body, secret_body};
+use cotal_trust::idp::{Unread, below, http_client, read_body, secret_body};
 use cotal_wire::{ConnId, Entropy, EpError, LifecycleUid, es_value::EsValue};
 use serde::Serialize;
 use zeroize::Zeroizing;
@@ -53,9 +53,7 @@ pub async fn exchange(
     };
     let unreachable =
         |_: reqwest::Error| refuse(RefusalKind::Unreachable, None, "the exchange that the enrollment named");
-    let mut url = agent.exchange.clone();
-    let path = format!("{}{EXCHANGE}", url.path().trim_end_matches('/'));
-    url.set_path(&path);
+    let url = below(agent.exchange.clone(), EXCHANGE);
     let body = Body {
         owner: agent.agent.owner.as_str(),
         actor: agent.agent.actor.as_str(),

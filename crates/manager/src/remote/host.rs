@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use cotal_trust::idp::{
-    Unread, http_client, is_https_or_loopback, read_body, retry_after_secs, secret_body, transport,
+    Unread, below, http_client, is_https_or_loopback, read_body, retry_after_secs, secret_body, transport,
 };
 use cotal_wire::{es_value::EsValue, manager_authority::ROUTE};
 use serde::Serialize;
@@ -147,19 +147,15 @@ impl ManagerHost {
     /// A host at a base URL: https, or http on a loopback IP literal, without credentials in it.
     pub fn new(base: &str, tokens: Arc<dyn IdpTokens>) -> Result<Self, HostRefusal> {
         let unsendable = |why: &str| HostRefusal::new(RefusalKind::Unsendable, why);
-        let mut url = Url::parse(base).map_err(|_| unsendable("the host's URL is not a URL"))?;
+        let url = Url::parse(base).map_err(|_| unsendable("the host's URL is not a URL"))?;
         if !is_https_or_loopback(&url) {
             return Err(unsendable("the host's URL must be https (or http on a loopback IP literal)"));
         }
         if !url.username().is_empty() || url.password().is_some() {
             return Err(unsendable("the host's URL must carry no user name and no password"));
         }
-        let path = format!("{}{ROUTE}", url.path().trim_end_matches('/'));
-        url.set_path(&path);
-        url.set_query(None);
-        url.set_fragment(None);
         let http = http_client(TIMEOUT).map_err(|why| unsendable(&why.0))?;
-        Ok(Self { url, tokens, http })
+        Ok(Self { url: below(url, ROUTE), tokens, http })
     }
 
     /// Its origin, for people.
