@@ -84,7 +84,7 @@ pub use provider::{
 };
 pub use public_face::{PublicFace, PublicFaceError, PublicFaceRequest};
 pub use replica::{CalloutReplica, ReplicaEnd, admits_service_endpoints};
-pub use served::withdraw_left_discovery;
+pub use served::{is_served, withdraw_left_discovery};
 pub use user_tokens::{UserTokenIssuer, create_user_token_issuer};
 
 /// What is decided for a remote manager, as functions of a parsed request and of what was read: for a host that composes

@@ -221,6 +221,14 @@ pub fn withdraw_left_discovery(state_dir: &Path) -> io::Result<bool> {
     Discovery::remove(state_dir).map(|()| true).map_err(io::Error::other)
 }
 
+/// Whether a service serves from this directory now, by the lock that it holds for as long as it lives. `None` where there is
+/// no lock: no service of this project has ever served from it.
+///
+/// A process id proves less: the number of a service that was killed may be anybody's by now, and so may its port.
+pub fn is_served(state_dir: &Path) -> io::Result<Option<bool>> {
+    LockFile::is_held(&state_dir.join(LOCK_FILE))
+}
+
 fn the_only_one(state_dir: &Path, space: &Space) -> Result<LockFile, DaemonError> {
     match LockFile::take(&state_dir.join(LOCK_FILE)) {
         Ok(Some(lock)) => Ok(lock),

@@ -28,7 +28,7 @@ impl LoopbackService {
             ))
         };
         let discovery = Discovery::load(state_dir)?.ok_or_else(not_running)?;
-        match pid_is_alive(discovery.pid) {
+        match is_alive(state_dir, discovery.pid) {
             Some(true) => {}
             Some(false) => return Err(not_running()),
             None => {
@@ -49,6 +49,17 @@ impl LoopbackService {
     }
 }
 
+/// Whether the service that announced itself in a state directory is provably alive: its process, and the lock that it holds
+/// as long as it lives. Of one that was killed the process id and the port may both be somebody else's by now, and an agent's
+/// secret goes there.
+pub fn is_alive(state_dir: &Path, pid: u32) -> Option<bool> {
+    match cotal_auth::is_served(state_dir) {
+        Ok(Some(false)) => Some(false),
+        Ok(Some(true) | None) => pid_is_alive(pid),
+        Err(_) => None,
+    }
+}
+
 /// The capability goes to this machine and nowhere else, whatever a record says.
 fn is_http_loopback(url: &Url) -> bool {
     url.scheme() == "http"
@@ -62,7 +73,7 @@ fn is_http_loopback(url: &Url) -> bool {
 #[cfg(test)]
 mod tests {
     use cotal_wire::Space;
-    use cotal_workspace::root::space_segment;
+    use cotal_workspace::{lock_file::LockFile, root::space_segment};
 
     use super::*;
 
@@ -75,6 +86,26 @@ mod tests {
             let told = LoopbackService::of(&dir).err().unwrap().to_string();
             assert!(told.ends_with(&format!("start it with: {up}")), "{told}");
         }
+    }
+
+    /// What a service left that was killed, whose process id has come to somebody else, as its port may have.
+    #[test]
+    fn a_record_whose_lock_nobody_holds_is_no_services() {
+        let tmp = tempfile::tempdir().unwrap();
+        let dir = tmp.path();
+        let discovery = Discovery {
+            url: "http://127.0.0.1:4000".to_owned(),
+            pid: std::process::id(),
+            cap: Zeroizing::new("cap".to_owned()),
+            public_url: None,
+        };
+        discovery.write(dir).unwrap();
+        assert!(LoopbackService::of(dir).is_ok(), "a service without the lock is taken by its pid");
+        let held = LockFile::take(&dir.join("auth-service.lock")).unwrap().unwrap();
+        assert!(LoopbackService::of(dir).is_ok());
+        drop(held);
+        let told = LoopbackService::of(dir).err().unwrap().to_string();
+        assert!(told.contains("no auth service runs for"), "{told}");
     }
 
     #[test]

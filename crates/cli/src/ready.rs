@@ -16,11 +16,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{
-    context::Context,
-    daemon::{Running, pid_is_alive},
-    outcome::CliError,
-};
+use crate::{context::Context, daemon::Running, loopback, outcome::CliError};
 
 /// How often readiness is asked for.
 const POLL: Duration = Duration::from_millis(200);
@@ -120,7 +116,7 @@ pub async fn auth_service(running: &mut Running, state_dir: &Path) -> Result<Dis
 /// An auth service that is ready right now, whoever started it.
 pub async fn found_auth_service(state_dir: &Path) -> Option<Discovery> {
     let discovery = Discovery::load(state_dir).ok().flatten();
-    answering(discovery.filter(|found| pid_is_alive(found.pid) == Some(true))).await
+    answering(discovery.filter(|found| loopback::is_alive(state_dir, found.pid) == Some(true))).await
 }
 
 async fn answering(discovery: Option<Discovery>) -> Option<Discovery> {

@@ -40,6 +40,23 @@ impl LockFile {
             }
         }
     }
+
+    /// Whether some process holds it now. `None` when there is no such file: nobody has ever held it. Nothing is made.
+    pub fn is_held(path: &Path) -> io::Result<Option<bool>> {
+        if !file::is_regular(path)? {
+            return Ok(None);
+        }
+        let lock = file::open_lock(path)?;
+        loop {
+            // Shared, so that two who ask at once do not take one another for the holder.
+            match flock(&lock, FlockOperation::NonBlockingLockShared) {
+                Ok(()) => return Ok(Some(false)),
+                Err(Errno::WOULDBLOCK) => return Ok(Some(true)),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
 }
 
 impl AsFd for LockFile {
@@ -51,6 +68,19 @@ impl AsFd for LockFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whether_one_is_held_is_told_without_taking_it() {
+        let tmp = tempfile::tempdir().unwrap();
+        let path = tmp.path().join("a.lock");
+        assert_eq!(LockFile::is_held(&path).unwrap(), None);
+        assert!(!path.exists());
+        let held = LockFile::take(&path).unwrap().unwrap();
+        assert_eq!(LockFile::is_held(&path).unwrap(), Some(true));
+        drop(held);
+        assert_eq!(LockFile::is_held(&path).unwrap(), Some(false));
+        LockFile::take(&path).unwrap().unwrap();
+    }
 
     #[test]
     fn one_that_is_just_let_go_is_waited_for_and_one_that_is_held_is_not_for_ever() {

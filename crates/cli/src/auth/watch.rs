@@ -24,7 +24,7 @@ use super::follow::Follow;
 use crate::{
     cli::Output,
     context::{Context, DEFAULT_SPACE, not_here, space_flag},
-    daemon::pid_is_alive,
+    loopback,
     outcome::CliError,
     space_daemons,
 };
@@ -145,8 +145,10 @@ fn log_of(ctx: &Context, space: &Space) -> Result<PathBuf, CliError> {
 /// Who serves a space that this root's `up` did not start.
 fn served_elsewhere(ctx: &Context, space: &Space) -> Option<u32> {
     let ours = space_daemons::auth_service(ctx, space, Vec::new()).running();
-    let announced = Discovery::load(&ctx.root.user_auth_state_dir(space).ok()?).ok()??;
-    (matches!(ours, Ok(None)) && pid_is_alive(announced.pid) == Some(true)).then_some(announced.pid)
+    let state_dir = ctx.root.user_auth_state_dir(space).ok()?;
+    let announced = Discovery::load(&state_dir).ok()??;
+    let alive = loopback::is_alive(&state_dir, announced.pid) == Some(true);
+    (matches!(ours, Ok(None)) && alive).then_some(announced.pid)
 }
 
 fn is_there(log: &Path) -> Result<bool, CliError> {
