@@ -22,6 +22,8 @@ pub const MAX_REQUEST_BYTES: usize = 65_536;
 const MAX_ANSWER_BYTES: usize = 512 * 1024;
 /// Largest answer of a goal index scan: 10,000 rows with notes of some size.
 const MAX_SCAN_BYTES: usize = 64 * 1024 * 1024;
+/// Most values of an answer. Read, each takes many times the two bytes that it may have here; 10,000 goals have half as many.
+const MAX_VALUES: usize = 500_000;
 /// Longest part of a refusal's sentence that is repeated, in characters.
 const MAX_SENTENCE: usize = 400;
 
@@ -198,6 +200,9 @@ impl ManagerHost {
             Unread::TooLong => garbled(format!("it is longer than {most} bytes")),
             Unread::Broken(error) => unreachable(error),
         })?;
+        if EsValue::values_at_most(&bytes) > MAX_VALUES {
+            return Err(garbled(format!("it holds more than {MAX_VALUES} values")));
+        }
         let parsed = EsValue::parse(&bytes).ok();
         if status == 200 {
             return parsed.ok_or_else(|| garbled("it is not JSON".to_owned()));
@@ -348,6 +353,20 @@ mod tests {
             let refusal = host.ask(&serde_json::json!({ "k": {} }), Answer::Document).await.unwrap_err();
             assert_eq!(refusal.kind, RefusalKind::Garbled);
             assert!(refusal.to_string().len() < 600);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_of_more_values_than_there_are_goals_is_not_read() {
+        let many = |values: usize| format!("[{}0]", "0,".repeat(values - 1));
+        for (body, kind) in [
+            (many(MAX_VALUES - 1), None),
+            (many(MAX_VALUES), Some(RefusalKind::Garbled)),
+            (format!("[\"{}\"]", ",[:".repeat(MAX_VALUES)), None),
+        ] {
+            let (host, _asked) = answering(http("200 OK", &body)).await;
+            let answer = host.ask(&serde_json::json!({ "k": {} }), Answer::Scan).await;
+            assert_eq!(answer.err().map(|refusal| refusal.kind), kind, "{} bytes", body.len());
         }
     }
 
