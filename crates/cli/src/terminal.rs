@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 
+use cotal_workspace::printed::is_plain;
+
 /// The text on one line and without control characters, so that nobody else's words can move the cursor, colour the
 /// screen or forge a second line.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() || is_invisible(c) { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if is_plain(c) { c } else { '\u{fffd}' }).collect()
 }
 
 /// The text as a JSON string when it holds anything that [`printable`] would replace: what people copy must not be
@@ -16,7 +18,7 @@ pub fn escaped(text: &str) -> Option<String> {
     for c in text.chars() {
         match c {
             '"' | '\\' => json.extend(['\\', c]),
-            c if c.is_control() || is_invisible(c) => {
+            c if !is_plain(c) => {
                 odd = true;
                 let _ = write!(json, "\\u{:04x}", u32::from(c));
             }
@@ -25,11 +27,6 @@ pub fn escaped(text: &str) -> Option<String> {
     }
     json.push('"');
     odd.then_some(json)
-}
-
-/// Line separators and the marks that reorder text.
-const fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

@@ -18,6 +18,13 @@ pub fn shell_quote(value: &str) -> String {
     format!("'{}'", value.replace('\'', r"'\''"))
 }
 
+/// Whether a terminal shows a character in its place and does nothing else: no control character, no line separator, no mark
+/// that reorders text. What other people say is shown without the others.
+pub fn is_plain(c: char) -> bool {
+    let moves_text = matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    !c.is_control() && !moves_text
+}
+
 /// ` --space '<name>'`, to stand behind a printed command that acts on a space: without it the command acts on
 /// [`DEFAULT_SPACE`], which alone needs none.
 pub fn at(space: &Space) -> String {

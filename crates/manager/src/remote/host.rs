@@ -10,6 +10,7 @@ use cotal_trust::idp::{
     Unread, below, http_client, is_https_or_loopback, read_body, retry_after_secs, secret_body, transport,
 };
 use cotal_wire::{es_value::EsValue, manager_authority::ROUTE};
+use cotal_workspace::printed::is_plain;
 use serde::Serialize;
 use url::Url;
 use zeroize::Zeroizing;
@@ -229,10 +230,10 @@ fn refusal(status: u16, body: Option<&EsValue>, retry_after_secs: Option<u64>) -
     HostRefusal { kind, status: Some(status), said, retry_after_secs }
 }
 
-/// A host's sentence on one line: no control characters, and not without end.
+/// A host's sentence on one line: nothing that a terminal would obey, and not without end.
 pub(super) fn sentence(said: &str) -> String {
     let mut shown: String =
-        said.chars().take(MAX_SENTENCE).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        said.chars().take(MAX_SENTENCE).map(|c| if is_plain(c) { c } else { ' ' }).collect();
     if said.chars().nth(MAX_SENTENCE).is_some() {
         shown.push('…');
     }
@@ -335,7 +336,7 @@ mod tests {
             ("302 x", RefusalKind::Garbled),
             ("204 x", RefusalKind::Garbled),
         ] {
-            let (host, _asked) = answering(http(status, "{\"error\":\"no \\u0007such thing.\"}")).await;
+            let (host, _asked) = answering(http(status, "{\"error\":\"no \\u0007such\\u202ething.\"}")).await;
             let refusal = host.ask(&serde_json::json!({ "k": {} }), Answer::Document).await.unwrap_err();
             assert_eq!(refusal.kind, kind, "{status}");
             if !status.starts_with("204") {
