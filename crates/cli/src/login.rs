@@ -369,7 +369,7 @@ mod tests {
             (pending("invalid_grant"), "(invalid_grant)"),
             ((400, json!({ "error": "x", "error_description": "y\u{1b}" })), "(x: y\u{fffd})"),
             ((500, json!([])), "(HTTP 500)"),
-            ((302, json!({})), "(HTTP 302)"),
+            ((302, json!({})), "(HTTP 302; is this its auth base URL?)"),
             ((200, json!({ "expires_in": 1 })), "malformed session"),
             ((200, json!({ "access_token": "", "expires_in": 1 })), "malformed session"),
             ((200, json!({ "access_token": "a b", "expires_in": 1 })), "malformed session"),
@@ -408,8 +408,14 @@ mod tests {
             assert!(error.contains("malformed device code"), "{name} {value}: {error}");
             assert_eq!(idp.out.text(), "");
         }
-        let idp = Scripted::new(&[(400, json!({ "error": "invalid_client" }))]).await;
-        assert!(run(idp.args(), &idp.context()).await.unwrap_err().to_string().contains("(invalid_client)"));
+        for (status, body, told) in [
+            (400, json!({ "error": "invalid_client" }), "(invalid_client)"),
+            (404, json!({}), "(HTTP 404; is this its auth base URL?)"),
+        ] {
+            let idp = Scripted::new(&[(status, body)]).await;
+            let refused = run(idp.args(), &idp.context()).await.unwrap_err().to_string();
+            assert!(refused.contains(told), "{refused}");
+        }
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 //! for it and keeps none; the roots stay, and a certificate that is installed while the process runs is seen in time.
 
 use std::{
+    error::Error as _,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -86,10 +87,19 @@ pub fn transport(error: &reqwest::Error) -> &'static str {
     if error.is_timeout() {
         "it did not answer in time"
     } else if error.is_connect() {
-        "it cannot be reached"
+        if is_tls(error) { "something is there, but no TLS with it came about" } else { "it cannot be reached" }
     } else {
         "the answer broke off"
     }
+}
+
+/// Whether what failed was the handshake: with a server that speaks no TLS, or has a certificate that is not trusted.
+fn is_tls(error: &reqwest::Error) -> bool {
+    let mut causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.any(|cause| match cause.downcast_ref::<std::io::Error>().map(std::io::Error::get_ref) {
+        Some(inner) => inner.is_some_and(|inner| inner.is::<rustls::Error>()),
+        None => cause.is::<rustls::Error>(),
+    })
 }
 
 /// Whether there can be a client at all: better asked at a start than at the first fetch.

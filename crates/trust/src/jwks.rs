@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use crate::{
-    https::{Unread, check_roots, http_client, read_body},
+    https::{Unread, check_roots, http_client, read_body, transport},
     idp::{IdpRefusal, is_https_or_loopback},
     issuer, jws,
 };
@@ -170,7 +170,10 @@ impl JwksResolver {
     }
 
     async fn fetch(&self) -> Result<Arc<[Key]>, IdpRefusal> {
-        let unreachable = |_| IdpRefusal("the IdP's key set could not be fetched; is the IdP up?".to_owned());
+        // Which of these it is decides where to look; the URL itself may carry what nobody would print.
+        let unreachable = |error: reqwest::Error| {
+            IdpRefusal(format!("the IdP's key set could not be fetched: {}; is the IdP up?", transport(&error)))
+        };
         let response = fresh_client()
             .await?
             .get(self.uri.clone())
@@ -179,10 +182,7 @@ impl JwksResolver {
             .await
             .map_err(unreachable)?;
         if !response.status().is_success() {
-            return Err(IdpRefusal(format!(
-                "the IdP answered {} for its key set; is the URL its base URL?",
-                response.status().as_u16()
-            )));
+            return Err(IdpRefusal(no_key_set(response.status().as_u16())));
         }
         let body = read_body(response, MAX_BODY_LEN).await.map_err(|unread| match unread {
             Unread::TooLong => "the IdP's key set is larger than 256 KiB".into(),
@@ -190,6 +190,16 @@ impl JwksResolver {
         })?;
         read_keys(&body)
     }
+}
+
+/// An answer that is no key set: the IdP is there, and what asks for it is wrong, or it is in trouble itself.
+fn no_key_set(status: u16) -> String {
+    let why = match status {
+        300..=399 => "it sends elsewhere, which is not followed: give the URL that it sends to",
+        500..=599 => "it is there and in trouble: try again, then look at its log",
+        _ => "something is there, but not its keys: is the URL its auth base URL?",
+    };
+    format!("the IdP answered HTTP {status} for its key set: {why}")
 }
 
 /// A client for one fetch: a set is fetched every ten minutes at most.
@@ -202,7 +212,10 @@ async fn fresh_client() -> Result<reqwest::Client, IdpRefusal> {
 /// The keys of a JWKS document that can verify EdDSA.
 fn read_keys(document: &[u8]) -> Result<Arc<[Key]>, IdpRefusal> {
     let Object(jwks): Object<Jwks> = serde_json::from_slice(document)
-        .map_err(|_| IdpRefusal("the IdP's key set is not JSON with a list of keys".to_owned()))?;
+        .map_err(|_| IdpRefusal(
+            "what the IdP answered for its key set is not JSON with a list of keys: is the URL its auth base URL?"
+                .to_owned(),
+        ))?;
     Ok(jwks.keys.iter().filter_map(Key::of_jwk).collect())
 }
 

@@ -352,6 +352,38 @@ async fn a_fetch_that_fails_refuses_and_follows_nothing() {
     assert!(dead.probe().await.is_err());
 }
 
+/// Whoever reads one of these looks in another place for each.
+#[tokio::test]
+async fn a_wrong_url_is_told_from_a_provider_that_is_not_there_or_in_trouble() {
+    let idp = Idp::start().await;
+    for (status, body, told) in [
+        (404, "", "HTTP 404 for its key set: something is there, but not its keys: is the URL its auth base URL?"),
+        (302, "", "HTTP 302 for its key set: it sends elsewhere"),
+        (503, "", "HTTP 503 for its key set: it is there and in trouble"),
+        (200, "<html>", "not JSON with a list of keys: is the URL its auth base URL?"),
+    ] {
+        *idp.answer.lock() = (status, body.to_owned());
+        let refused = idp.keys.probe().await.unwrap_err().0;
+        assert!(refused.contains(told) && !refused.contains("reached"), "{refused}");
+    }
+    let probe = async |url: String| {
+        JwksResolver::new(&url, idp.clock.clone()).unwrap().probe().await.unwrap_err().0
+    };
+    let dead = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let told = probe(format!("http://{dead}/jwks")).await;
+    assert!(told.contains("it cannot be reached; is the IdP up?"), "{told}");
+    let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}/jwks", plain.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut socket, _) = plain.accept().await.unwrap();
+        let _ = socket.read(&mut [0; 4096]).await;
+        let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        while socket.read(&mut [0; 4096]).await.is_ok_and(|read| read > 0) {}
+    });
+    let told = probe(url).await;
+    assert!(told.contains("no TLS with it came about"), "{told}");
+}
+
 #[test]
 fn a_key_set_is_fetched_over_https_or_from_a_loopback_literal_only() {
     let clock: Arc<dyn Clock> = Arc::new(TestClock(AtomicU64::new(0)));

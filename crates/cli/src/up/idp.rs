@@ -129,7 +129,7 @@ pub(super) async fn probe(idp: &Settled, ctx: &Context) -> Result<(), CliError> 
     JwksResolver::new(&pin.jwks_uri, ctx.clock.clone())?
         .probe()
         .await
-        .map_err(|e| CliError::failed(format!("{} cannot be pinned: {e}; check --idp", pin.url)))
+        .map_err(|e| CliError::failed(format!("{} cannot be pinned: {e} (--idp names it)", pin.url)))
 }
 
 #[cfg(test)]
