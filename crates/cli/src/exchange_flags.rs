@@ -1,5 +1,6 @@
 //! The flags of the public face, taken by `up` and handed on to `auth-service` (contract 04 §13, 05 §14).
 
+use cotal_auth::PublicFace;
 use serde::{Deserialize, Serialize};
 
 use crate::given_url::GivenUrl;
@@ -31,10 +32,10 @@ pub struct ExchangeFlags {
 }
 
 impl ExchangeFlags {
-    /// Every flag but the port needs the port (contract 05 §14). The values are the service's to check.
+    /// Every flag but the port needs the port (contract 05 §14), and each value is one that the service takes.
     pub fn check(&self) -> Result<(), String> {
         if self.exchange_public_port.is_some() {
-            return Ok(());
+            return self.check_values();
         }
         let named = [
             ("--exchange-public-url", self.exchange_public_url.is_some()),
@@ -46,6 +47,17 @@ impl ExchangeFlags {
             Some((flag, _)) => Err(format!("{flag} needs --exchange-public-port")),
             None => Ok(()),
         }
+    }
+
+    /// The values alone, by the service's own rules: told before anything is begun, and not by a service that ends over
+    /// them.
+    pub fn check_values(&self) -> Result<(), String> {
+        let checked = PublicFace::on_port(self.exchange_public_port.unwrap_or_default()).with_urls(
+            self.exchange_public_url.as_deref(),
+            self.advertised_server.as_deref(),
+            self.agent_provisioning_url.as_deref(),
+        );
+        checked.map(drop).map_err(|error| error.to_string())
     }
 
     /// Whether any of them was given.
@@ -111,6 +123,21 @@ mod tests {
             assert_eq!(read(&with_port).check(), Ok(()));
         }
         assert_eq!(read(&[]).check(), Ok(()));
+    }
+
+    #[test]
+    fn a_value_that_the_service_refuses_is_refused_with_its_own_sentence() {
+        for (words, told) in [
+            (["--exchange-public-url", "http://a"], "--exchange-public-url must be an https:// URL"),
+            (["--exchange-public-url", "https://u:s3cret@a"], "--exchange-public-url carries credentials"),
+            (["--advertised-server", "b:4222"], "--advertised-server must be a nats://"),
+            (["--agent-provisioning-url", "http://c"], "--agent-provisioning-url must be https://"),
+        ] {
+            let refused = read(&words).check_values().unwrap_err();
+            assert!(refused.starts_with(told) && !refused.contains("s3cret"), "{refused}");
+            let with_port = read(&[&words[..], &["--exchange-public-port", "0"]].concat());
+            assert_eq!(with_port.check(), Err(refused));
+        }
     }
 
     #[test]

@@ -386,20 +386,25 @@ fn a_root_with_two_spaces_keeps_its_broker_until_the_last_one_goes_down() {
 }
 
 #[test]
+fn a_value_that_the_auth_service_would_refuse_is_refused_before_anything_is_made() {
+    let machine = Machine::new();
+    let idp = ["up", "--user-auth", "--idp", &machine.idp, "--port", "0", "--exchange-public-port", "0"];
+    for flag in ["--exchange-public-url", "--advertised-server", "--agent-provisioning-url"] {
+        let error = machine.refused(&[&idp[..], &[flag, "http://not-taken.example"]].concat());
+        assert!(error.starts_with(flag), "{error}");
+    }
+    let error = machine.refused(&["up", "--user-auth", "--idp", "http://id.example", "--port", "0"]);
+    assert!(error.starts_with("--idp: idp url must be https"), "{error}");
+    assert_eq!(std::fs::read_dir(machine.root().join(".cotal")).unwrap().count(), 0);
+}
+
+#[test]
 fn an_auth_service_that_dies_fails_the_up_with_its_last_words_and_nothing_stays() {
     let machine = Machine::new();
-    let error = machine.refused(&[
-        "up",
-        "--user-auth",
-        "--idp",
-        &machine.idp,
-        "--port",
-        "0",
-        "--exchange-public-port",
-        "0",
-        "--exchange-public-url",
-        "http://not-https.example",
-    ]);
+    let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let face = ["--exchange-public-port", &taken.local_addr().unwrap().port().to_string()];
+    let error =
+        machine.refused(&[&["up", "--user-auth", "--idp", &machine.idp, "--port", "0"][..], &face].concat());
     assert!(error.contains("auth-service of space \"main\" ended (") && error.contains(".log"), "{error}");
     assert!(machine.pid(BROKER).is_none() && machine.pid(SERVICE).is_none());
     assert_eq!(machine.json(&["status"])["broker"]["running"], false);
@@ -576,7 +581,8 @@ fn an_identity_provider_that_does_not_answer_is_not_pinned_and_nothing_starts() 
     let machine = Machine::new();
     let error =
         machine.refused(&["up", "--user-auth", "--idp", "http://127.0.0.1:1/api/auth", "--port", "0"]);
-    assert!(error.contains("cannot be pinned"), "{error}");
+    assert!(error.contains("cannot be pinned") && error.contains("cannot be reached"), "{error}");
+    assert!(!machine.root().join(".cotal/auth/account.6d61696e.json").exists());
     assert!(!machine.root().join(".cotal/auth/space.6d61696e").exists() && machine.pid(BROKER).is_none());
 }
 

@@ -13,6 +13,7 @@ mod trust;
 
 use cotal_broker::{Connector, custody::Custody};
 use cotal_ledger::shell_quote;
+use cotal_trust::idp::IdpPin;
 use cotal_wire::Space;
 use cotal_workspace::{
     broker_config::{BrokerPolicy, MAX_AUTH_TIMEOUT_SECS, MAX_CONNECTIONS},
@@ -164,10 +165,14 @@ impl Plan {
             )));
         }
         let idp = match (args.idp, args.dev_idp) {
-            (Some(url), _) => idp::Choice::Url(url),
+            (Some(url), _) => {
+                IdpPin::from_url(&url).map_err(|refusal| CliError::usage(format!("--idp: {refusal}")))?;
+                idp::Choice::Url(url)
+            }
             (None, true) => idp::Choice::Development { auto_approve: args.auto_approve },
             (None, false) => idp::Choice::Pinned,
         };
+        args.exchange.check_values().map_err(CliError::Usage)?;
         let face = if args.no_exchange_public { Face::Off } else { Face::Flags(args.exchange) };
         Ok(Self {
             space,
@@ -273,11 +278,11 @@ async fn bring_up(
     if let Some(development) = &mut idp.development {
         development.start(mesh.dev_idp(), ctx, space, started, progress).await?;
     }
-    let mut trust = trust::load_or_create(ctx, space)?;
     if pin.is_none() {
         progress.step("asking the identity provider for its keys");
         idp::probe(&idp, ctx).await?;
     }
+    let mut trust = trust::load_or_create(ctx, space)?;
     let material = material::prepare(
         &FsSecretStore::open(&ctx.root)?,
         &state_dir,
@@ -493,6 +498,12 @@ mod tests {
             ("--user-auth --idp https://a --dev-idp", "--dev-idp"),
             ("--user-auth --auto-approve", "--dev-idp"),
             ("--user-auth --port 65536", "--port"),
+            ("--user-auth --idp id.example", "--idp"),
+            ("--user-auth --idp http://id.example", "--idp: idp url must be https"),
+            ("--user-auth --exchange-public-port 1 --exchange-public-url http://a", "--exchange-public-url"),
+            ("--user-auth --exchange-public-url http://a", "--exchange-public-url must be an https:// URL"),
+            ("--user-auth --exchange-public-port 1 --advertised-server a:4222", "--advertised-server"),
+            ("--user-auth --exchange-public-port 1 --agent-provisioning-url ftp://a", "--agent-provisioning-url"),
         ] {
             let error = plan(words).err().unwrap_or_else(|| panic!("{words} was accepted"));
             assert!(
