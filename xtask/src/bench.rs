@@ -7,6 +7,11 @@ use anyhow::Result;
 use crate::{nats_server, repository, step};
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask bench connect --quick
+  cargo xtask bench host
+  cargo xtask bench authority --quick --version 2.14.6")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     what: What,
@@ -15,6 +20,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     /// Connects per second and latency: no callout, a callout that checks nothing, and this service.
+    #[command(after_help = examples("connect"))]
     Connect {
         /// Fewer connects and no storm: ends within 40 s of a built tree.
         #[arg(long)]
@@ -23,7 +29,7 @@ enum What {
         broker: Broker,
     },
     /// What it takes to retire a lifecycle: round trips, time, a thousand of them beside connects, and the boot.
-    #[command(long_about = RETIRE)]
+    #[command(long_about = RETIRE, after_help = examples("retire"))]
     Retire {
         /// A tenth of everything: ends within a minute of a built tree.
         #[arg(long)]
@@ -32,7 +38,7 @@ enum What {
         broker: Broker,
     },
     /// Many spaces in one process: memory, time to be ready, idle time, neighbours, a replica, and the exchange.
-    #[command(long_about = HOST)]
+    #[command(long_about = HOST, after_help = examples("host"))]
     Host {
         /// Fifty lanes and shorter loads: ends within a minute of a built tree.
         #[arg(long)]
@@ -41,7 +47,7 @@ enum What {
         broker: Broker,
     },
     /// Managers without keys: what their requests take, many renewals at once, a long scan, and a selection among many.
-    #[command(long_about = AUTHORITY)]
+    #[command(long_about = AUTHORITY, after_help = examples("authority"))]
     Authority {
         /// A tenth of everything: ends within a minute of a built tree.
         #[arg(long)]
@@ -49,6 +55,19 @@ enum What {
         #[command(flatten)]
         broker: Broker,
     },
+}
+
+/// Of one measurement.
+fn examples(what: &str) -> String {
+    let example =
+        |flags: &str, says: &str| format!("  {:<56}{says}", format!("cargo xtask bench {what}{flags}"));
+    [
+        "Examples:".to_owned(),
+        example("", "everything"),
+        example(" --quick", "ends within a minute"),
+        example(" --quick --version 2.14.6", "on another nats-server"),
+    ]
+    .join("\n")
 }
 
 const AUTHORITY: &str = "\

@@ -7,6 +7,11 @@ use anyhow::Result;
 use crate::{bench, nats_server, step};
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask demo                 the main job, and nothing of it stays
+  cargo xtask demo --managed       an agent's life under a manager without keys
+  cargo xtask demo --keep          leaves the space running")]
 pub(crate) struct Arguments {
     /// Leave the space running and say how to use and stop it.
     #[arg(long)]

