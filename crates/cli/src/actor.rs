@@ -359,7 +359,7 @@ async fn retire_all(
 ) -> Result<Vec<Ended>, CliError> {
     let state_dir = ctx.root.user_auth_state_dir(space)?;
     let log = ctx.root.daemon_files("auth-service", Some(space)).log;
-    incarnation::retire(&state_dir, &log, principal, predecessors, unchanged).await
+    incarnation::retire(ctx, &state_dir, &log, principal, predecessors, unchanged).await
 }
 
 fn list(args: &ListArgs, ctx: &Context) -> Result<(), CliError> {

@@ -23,6 +23,8 @@ use crate::{context::Context, outcome::CliError};
 const TERM_WITHIN: Duration = Duration::from_secs(20);
 /// How long it may take to vanish after SIGKILL.
 const KILL_WITHIN: Duration = Duration::from_secs(5);
+/// How long a stop lasts at most.
+pub const STOPS_WITHIN: Duration = TERM_WITHIN.saturating_add(KILL_WITHIN);
 /// A log that has grown beyond this is put aside when its daemon starts again.
 const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
 /// How much of a log's end is read for the last words.

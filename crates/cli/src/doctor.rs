@@ -18,13 +18,22 @@ use crate::{
     context::{Context, DEFAULT_SPACE, made_elsewhere, space_flag},
     cred_health::{CredHealth, CredState, look, look_at_system},
     outcome::CliError,
+    progress::{if_slow, within},
     renewal::{self, Pass, Renewal, Which},
     space_broker,
+    terminal::printable,
 };
+
+/// What a renewal may have to wait for.
+const WAITS_TO_FIX: &str = "waiting for the broker and the delivery daemon, 15 s at most for each answer; the lease of a \
+                            renewal that was killed is waited out for 12 s";
 
 /// What renews the two credentials of the system account.
 fn rotate(space: &Space) -> String {
-    format!("`cotal down` for each space of this root, then `cotal up --user-auth --rotate-sys{}`", at(space))
+    format!(
+        "`cotal down --space <each space of this root>`, then `cotal up --user-auth --rotate-sys{}`",
+        at(space)
+    )
 }
 
 /// `cotal doctor`
@@ -39,7 +48,7 @@ pub struct DoctorArgs {
 /// The verbs of `cotal doctor`.
 #[derive(Debug, Subcommand)]
 pub enum DoctorVerb {
-    /// The delivery daemon's credentials: healthy, near their expiry, or expired.
+    /// The delivery daemon's credentials: healthy, near their expiry, or expired; and the broker that takes them.
     Auth(AuthArgs),
 }
 
@@ -47,12 +56,12 @@ pub enum DoctorVerb {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cotal doctor auth                   exit code 1 when the broker takes one of them no more
+  cotal doctor auth                   exit code 1 when the broker is down, or takes one of them no more
   cotal doctor auth --fix             signs what is due, proves it, and has the daemon take it over
   cotal doctor auth --space main --json
 
 The two credentials of the system account are never signed anew by --fix: only a rotation of that account makes new ones,
-with `cotal down` for each space of the root, then `cotal up --user-auth --rotate-sys`.")]
+with `cotal down --space <each space of this root>`, then `cotal up --user-auth --rotate-sys`.")]
 pub struct AuthArgs {
     /// The space.
     #[arg(long, default_value = DEFAULT_SPACE)]
@@ -70,11 +79,34 @@ pub struct AuthArgs {
 struct Report {
     space: String,
     root: String,
-    /// Whether the broker takes every one of them.
+    /// Whether the broker takes every one of them, as far as can be told: one that is down takes none. After `--fix` that
+    /// is told apart, because it mends offline too.
     ok: bool,
+    broker: Broker,
     credentials: Vec<Credential>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<Pass>,
+}
+
+/// The broker that is to take them.
+#[derive(Serialize)]
+struct Broker {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
+    state: BrokerState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum BrokerState {
+    /// It takes what this space's account signs.
+    Up,
+    /// Nothing listens where the last `up` left it, or none was left.
+    Down,
+    /// Something listens there and takes no user of this space.
+    Refuses,
 }
 
 #[derive(Serialize)]
@@ -93,6 +125,13 @@ struct Credential {
 }
 
 impl DoctorArgs {
+    /// The space.
+    pub fn space(&self) -> &str {
+        match &self.verb {
+            DoctorVerb::Auth(args) => &args.space,
+        }
+    }
+
     /// How to print.
     pub fn output(&self) -> Output {
         match &self.verb {
@@ -110,14 +149,23 @@ pub async fn run(args: DoctorArgs, ctx: &Context) -> Result<(), CliError> {
 
 async fn auth(args: AuthArgs, ctx: &Context) -> Result<(), CliError> {
     let space = space_flag(&args.space)?;
-    let fix = if args.fix { Some(renewal(ctx, &space, true)?.pass(Which::Due).await?) } else { None };
+    let fix = if args.fix {
+        let renewal = renewal(ctx, &space, true)?;
+        Some(if_slow(ctx, WAITS_TO_FIX, renewal.pass(Which::Due)).await?)
+    } else {
+        None
+    };
     let credentials = credentials(ctx, &space).await?;
+    let broker = broker(ctx, &space).await?;
     let failed = fix.iter().flat_map(|pass| &pass.results).any(|result| result.error.is_some());
-    let ok = !failed && credentials.iter().all(|credential| credential.state.holds());
+    let hold = !failed && credentials.iter().all(|credential| credential.state.holds());
+    let taken = broker.state == BrokerState::Up || fix.as_ref().is_some_and(|pass| !pass.online);
+    let ok = hold && taken;
     let report = Report {
         space: space.to_string(),
         root: ctx.root.path().display().to_string(),
         ok,
+        broker,
         credentials,
         fix,
     };
@@ -125,10 +173,37 @@ async fn auth(args: AuthArgs, ctx: &Context) -> Result<(), CliError> {
     if ok {
         return Ok(());
     }
-    Err(CliError::Reported(format!(
-        "not every credential of space {:?} holds: do what the report says beside each",
-        space.as_str()
-    )))
+    let what = if hold { "the broker takes no credential" } else { "not every credential holds" };
+    Err(CliError::Reported(format!("space {:?}: {what}: do what the report says beside it", space.as_str())))
+}
+
+/// Looks at the broker: first whether anything listens, which is over at once, then by a connection of the space's own.
+async fn broker(ctx: &Context, space: &Space) -> Result<Broker, CliError> {
+    let url = space_broker::server(ctx, space)?;
+    let at = at(space);
+    let Some(connector) = space_broker::connector(ctx, space)? else {
+        return Ok(Broker { url, state: BrokerState::Down, remedy: Some(up(&at)) });
+    };
+    let listens = match &url {
+        Some(servers) => space_broker::listens(servers).await,
+        None => false,
+    };
+    if !listens {
+        return Ok(Broker { url, state: BrokerState::Down, remedy: Some(up(&at)) });
+    }
+    let waits = within("waiting for the broker", space_broker::TAKES_WITHIN);
+    let taken = if_slow(ctx, &waits, space_broker::takes(&connector)).await;
+    Ok(match taken {
+        Ok(()) => Broker { url, state: BrokerState::Up, remedy: None },
+        Err(why) => {
+            let anew = format!("{why}: `cotal down{at}`, then {}, unless it is another root's", up(&at));
+            Broker { url, state: BrokerState::Refuses, remedy: Some(anew) }
+        }
+    })
+}
+
+fn up(at: &str) -> String {
+    format!("`cotal up --user-auth{at}`")
 }
 
 /// The renewal of a space of this root.
@@ -199,6 +274,15 @@ fn credential(
 
 fn text(report: &Report, now: UnixSecs) -> String {
     let mut lines = vec![format!("credentials of space {} in {}", report.space, report.root)];
+    let Broker { url, state, remedy } = &report.broker;
+    let state = match state {
+        BrokerState::Up => "up",
+        BrokerState::Down => "down",
+        BrokerState::Refuses => "refuses",
+    };
+    let url = url.as_ref().map(|url| format!(" at {url}")).unwrap_or_default();
+    let remedy = remedy.as_ref().map(|remedy| format!(": {}", printable(remedy))).unwrap_or_default();
+    lines.push(format!("  {:<26} {state}{url}{remedy}", "broker"));
     for Credential { file, state, expires_at, remedy, .. } in &report.credentials {
         let when = expires_at.map(|exp| format!(", {}", until(exp, now))).unwrap_or_default();
         let remedy = remedy.as_ref().map(|remedy| format!(": {remedy}")).unwrap_or_default();

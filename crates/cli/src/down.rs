@@ -17,7 +17,7 @@ use crate::{
     broker_lock,
     cli::Output,
     context::{Context, space_flag},
-    daemon::{Daemon, Stopped},
+    daemon::{Daemon, STOPS_WITHIN, Stopped},
     outcome::CliError,
     progress::Progress,
     root_lock::RootLock,
@@ -47,12 +47,16 @@ pub async fn run(args: DownArgs, ctx: &Context) -> Result<(), CliError> {
     let spaces = trust_files::inventory(&ctx.root)?;
     let space = choose(named, &spaces, &ctx.root).map_err(CliError::Failed)?;
     let progress = Progress::start(ctx);
+    let broker = space_daemons::broker(ctx, Path::new("nats-server"));
     let mut stopped = Vec::new();
     let mut pin = None;
     if let Some(space) = &space {
         let state_dir = ctx.root.user_auth_state_dir(space)?;
         pin = load_idp_pin(&state_dir)?;
         let daemon = space_daemons::auth_service(ctx, space, Vec::new());
+        if daemon.files.pid.exists() && matches!(broker.running(), Ok(None)) {
+            progress.note("the broker is down: what was connected to it waits for its answer before it ends");
+        }
         stop(&daemon, &progress, &mut stopped).await?;
         // One that was killed could not take it back. One that this root did not start serves on, and so do the broker and
         // the delivery daemon: without them nobody could be taken back while connects go on.
@@ -62,7 +66,6 @@ pub async fn run(args: DownArgs, ctx: &Context) -> Result<(), CliError> {
         // After the service, whose end it may have to prove.
         stop(&space_daemons::delivery(ctx, space, None), &progress, &mut stopped).await?;
     }
-    let broker = space_daemons::broker(ctx, Path::new("nats-server"));
     match still_up(ctx, &spaces)? {
         Some(other) if broker.running()?.is_some() => progress.note(&format!(
             "the broker stays: space {:?} is up too; `cotal down --space {}` stops both",
@@ -124,7 +127,7 @@ async fn stop(
     stopped: &mut Vec<(String, Stopped)>,
 ) -> Result<(), CliError> {
     if daemon.files.pid.exists() {
-        progress.step(&format!("stopping {}", daemon.name));
+        progress.wait(&format!("stopping {}", daemon.name), STOPS_WITHIN);
     }
     stopped.push((daemon.name.clone(), daemon.stop().await?));
     Ok(())

@@ -10,7 +10,7 @@ use cotal_trust::idp::{http_client, normalize_idp_url, transport};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
-use crate::{context::Context, http_json::Answer, outcome::CliError, terminal::printable};
+use crate::{context::Context, http_json::Answer, outcome::CliError, progress::within, terminal::printable};
 
 /// The environment variable that replaces the deadline of a request, in milliseconds.
 const TIMEOUT_VARIABLE: &str = "COTAL_IDP_TIMEOUT_MS";
@@ -77,6 +77,7 @@ pub struct Proof {
 /// A client of one IdP.
 pub struct IdpClient {
     base: String,
+    timeout: Duration,
     http: reqwest::Client,
 }
 
@@ -91,8 +92,13 @@ impl IdpClient {
     /// A client of the IdP at a base URL, which is normalised.
     pub fn new(raw: &str, ctx: &Context) -> Result<Self, CliError> {
         let base = normalize_idp_url(raw)?;
-        let http = http_client(timeout(ctx.env(TIMEOUT_VARIABLE).as_deref())?)?;
-        Ok(Self { base, http })
+        let timeout = timeout(ctx.env(TIMEOUT_VARIABLE).as_deref())?;
+        Ok(Self { base, timeout, http: http_client(timeout)? })
+    }
+
+    /// What a person is told who waits for one of its answers.
+    pub fn waits(&self) -> String {
+        within(&format!("waiting for the IdP {}", self.base), self.timeout)
     }
 
     /// The normalised base URL.

@@ -1,7 +1,7 @@
 //! The incarnation behind a name: which one the broker's records hold active, how it is retired before its row changes,
 //! and how what may still be connected is ended (contract 04 §13.1, 05 §7.1-7.2).
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use cotal_authority::{
     delivery_admin::DeliveryAdmin,
@@ -10,17 +10,22 @@ use cotal_authority::{
 };
 use cotal_broker::{Connector, connector::Lifetime};
 use cotal_wire::{
-    ConnId, EpError, InfraRole, LifecycleUid, Principal, Space, grants::operator, rows::HeadState,
+    ConnId, EpError, InfraRole, LifecycleUid, Principal, Space, delivery_admin::BUDGET_SECS,
+    grants::operator, rows::HeadState,
 };
 use cotal_workspace::printed::{at, at_state_dir};
 use serde_json::{Value, json};
 
 use crate::{
     context::Context,
-    lifecycle_door::{Door, LifecycleDoors, NotRetired, Retired},
+    lifecycle_door::{Door, LifecycleDoors, NotRetired, RETIRED_WITHIN, Retired},
     outcome::{CliError, Outcome},
+    progress::{if_slow, within},
     space_broker::{self, ONE_SHOT_SECS},
 };
+
+/// How long one eviction takes at most.
+const EVICTED_WITHIN: Duration = Duration::from_secs(BUDGET_SECS);
 
 /// What the broker's records say of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +114,7 @@ pub fn latecomers(granted: Option<&LifecycleUid>, head: &HeadSeen) -> Vec<Predec
 /// Retires each of them through the auth service that runs here, or says what is known of the first that is not over.
 /// `unchanged` says what then still stands.
 pub async fn retire(
+    ctx: &Context,
     state_dir: &Path,
     log: &Path,
     principal: &Principal,
@@ -128,7 +134,8 @@ pub async fn retire(
     })?;
     let mut ended = Vec::new();
     for Predecessor { uid, door } in predecessors {
-        match doors.retire(*door, principal, uid).await {
+        let waits = within(&format!("waiting for the auth service to retire {principal}"), RETIRED_WITHIN);
+        match if_slow(ctx, &waits, doors.retire(*door, principal, uid)).await {
             Ok(how) => ended.push(Ended { uid: uid.clone(), how }),
             Err(NotRetired::NotExecuted(why)) => {
                 return Err(CliError::Undone(
@@ -164,7 +171,9 @@ pub async fn evict(
 ) -> Result<Option<Eviction>, CliError> {
     let Some(connector) = space_broker::connector(ctx, space)? else { return Ok(None) };
     let asked = BTreeSet::from([principal.clone()]);
-    Ok(DeliveryAdmin::new(connector).evict(&asked).await.into_iter().next())
+    let admin = DeliveryAdmin::new(connector);
+    let waits = within("waiting for the delivery daemon to end live connections", EVICTED_WITHIN);
+    Ok(if_slow(ctx, &waits, admin.evict(&asked)).await.into_iter().next())
 }
 
 /// One sentence of what was retired.

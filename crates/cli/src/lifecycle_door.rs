@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::{http_json::Answer, loopback::LoopbackService, outcome::CliError, terminal::printable};
 
 /// How long a barrier may take: it waits for evictions and for obligations that are being settled.
-const TIMEOUT: Duration = Duration::from_secs(120);
+pub const RETIRED_WITHIN: Duration = Duration::from_secs(120);
 /// What a refusal that changed nothing says.
 const NOT_EXECUTED: &str = "not-executed";
 
@@ -81,7 +81,7 @@ impl LifecycleDoors {
         uid: &LifecycleUid,
     ) -> Result<Retired, NotRetired> {
         let not_executed = |why: String| NotRetired::NotExecuted(why);
-        let client = http_client(TIMEOUT).map_err(|e| not_executed(e.to_string()))?;
+        let client = http_client(RETIRED_WITHIN).map_err(|e| not_executed(e.to_string()))?;
         let body = json!({ "owner": principal.owner, "actor": principal.actor, "lifecycleUid": uid });
         let request = client
             .post(below(self.service.base.clone(), door.path()))

@@ -14,6 +14,7 @@ use crate::{
     given_url::GivenUrl,
     idp_client::{DeviceCode, IdpClient, NewSession, Poll},
     outcome::CliError,
+    progress::if_slow,
     session_cache::{CachedSession, SessionCache},
     terminal::{escaped, printable},
 };
@@ -66,10 +67,10 @@ pub fn cached_login(home: &Home, idp_url: &str) -> Result<Option<CachedLogin>, C
 /// Signs in: a device code, a person's approval, a proof that the session mints tokens, and only then the cache.
 pub async fn run(args: LoginArgs, ctx: &Context) -> Result<(), CliError> {
     let idp = IdpClient::new(&args.idp, ctx)?;
-    let code = idp.start_device(&args.client_id).await?;
+    let code = if_slow(ctx, &idp.waits(), idp.start_device(&args.client_id)).await?;
     prompt(&code, ctx)?;
     let session = approved(&idp, code, &args.client_id, ctx.clock.as_ref(), tokio::time::sleep).await?;
-    let proof = idp.prove(&session.token).await?;
+    let proof = if_slow(ctx, &idp.waits(), idp.prove(&session.token)).await?;
     let login = CachedSession {
         token: session.token,
         expires_at: ends(ctx.clock.now_secs(), session.expires_in_secs),
@@ -114,7 +115,7 @@ pub async fn logout(args: LogoutArgs, ctx: &Context) -> Result<(), CliError> {
         let document = json!({ "idp": idp.base(), "loggedOut": false });
         return ctx.report(&document, || format!("No session at {}: nothing to do", idp.base()));
     };
-    idp.sign_out(&session.token).await?;
+    if_slow(ctx, &idp.waits(), idp.sign_out(&session.token)).await?;
     cache.remove(idp.base())?;
     let document = json!({ "idp": idp.base(), "loggedOut": true });
     ctx.report(&document, || format!("Logged out at {}", idp.base()))

@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_millis(200);
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// How long a wait lasts at least, while the process lives.
 pub const BASE: Duration = Duration::from_secs(15);
-/// How long it lasts at most.
+/// How long it lasts at most. Whoever waits says so.
 pub const MOST: Duration = Duration::from_secs(120);
 
 /// What a wait does next.

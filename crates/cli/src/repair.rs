@@ -24,6 +24,7 @@ use crate::{
     cli::Output,
     context::{Context, DEFAULT_SPACE, space_flag},
     outcome::CliError,
+    progress::if_slow,
     space_broker::{self, ONE_SHOT_SECS},
 };
 
@@ -122,12 +123,16 @@ impl Repair {
 pub async fn reconcile(args: ReconcileArgs, ctx: &Context) -> Result<(), CliError> {
     let repair = Repair::begin(&args.at, ctx).await?;
     let admin = DeliveryAdmin::new(repair.connector.clone());
-    let outcome = if repair.at.endpoint == EndpointName::manager().token() {
-        let seen = OfInstance { rail: &admin, instance: &repair.at.instance, itself: None };
-        reconcile_endpoint_gate(&repair.registry, &repair.at, &seen, &seen).await
-    } else {
-        reconcile_endpoint_gate(&repair.registry, &repair.at, &admin, &admin).await
+    let reconciling = async {
+        if repair.at.endpoint == EndpointName::manager().token() {
+            let seen = OfInstance { rail: &admin, instance: &repair.at.instance, itself: None };
+            reconcile_endpoint_gate(&repair.registry, &repair.at, &seen, &seen).await
+        } else {
+            reconcile_endpoint_gate(&repair.registry, &repair.at, &admin, &admin).await
+        }
     };
+    let waits = "waiting for the delivery daemon, which proves who is gone, 15 s at most for each answer";
+    let outcome = if_slow(ctx, waits, reconciling).await;
     repair.end().await;
     match outcome {
         Ok(report) => ctx.report(&repaired_document(&report), || repaired(&report)),

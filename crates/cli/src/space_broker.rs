@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use cotal_broker::{Connector, custody::Custody};
-use cotal_wire::Space;
+use cotal_broker::{Connector, connector::Lifetime, custody::Custody};
+use cotal_wire::{ConnId, InfraRole, Space, grants::operator};
 use cotal_workspace::{
     broker_config::{DEFAULT_HOST, DEFAULT_PORT},
     file,
@@ -26,6 +26,8 @@ pub const ONE_SHOT_SECS: u64 = 300;
 
 /// How long a broker may take to accept.
 const LISTENS_WITHIN: Duration = Duration::from_secs(2);
+/// How long it may take to let a user in.
+pub const TAKES_WITHIN: Duration = Duration::from_secs(8);
 
 /// The broker's URL, as the last `up` of this root recorded it, else as its configuration says. `None` before the
 /// first `up`.
@@ -66,6 +68,21 @@ pub async fn listens(servers: &str) -> bool {
         }
     }
     false
+}
+
+/// Whether the broker takes what the space's account signs: a connection that may read the delivery lease, opened and
+/// ended. The error is a sentence.
+pub async fn takes(connector: &Connector) -> Result<(), String> {
+    let token = connector.space().token();
+    let grants = move |conn: &ConnId| operator::delivery_lease_reader(&token, conn);
+    let lifetime = Lifetime::OneShot { ttl_secs: ONE_SHOT_SECS, principal: None };
+    let label = InfraRole::OPERATOR_STATUS.label(connector.space());
+    let opening = tokio::time::timeout(TAKES_WITHIN, connector.open(label, &grants, lifetime));
+    let opened = opening.await.map_err(|_| "it does not answer".to_owned())?;
+    let connection = opened.map_err(|refusal| refusal.message)?;
+    // That it was opened says it, however it ends.
+    let _ = connection.close().await;
+    Ok(())
 }
 
 /// As [`connector`], or the sentence that says how to come by one.

@@ -23,6 +23,7 @@ use crate::{
     daemon::Daemon,
     delivery_lease, login,
     outcome::CliError,
+    progress::if_slow,
     ready, space_broker, space_daemons,
     terminal::printable,
 };
@@ -136,7 +137,8 @@ enum Grant {
 /// Shows the space.
 pub async fn run(args: StatusArgs, ctx: &Context) -> Result<(), CliError> {
     let space = space_flag(&args.space)?;
-    let status = look(ctx, &space).await?;
+    let waits = "waiting for what does not answer, 10 s at most for each part";
+    let status = if_slow(ctx, waits, look(ctx, &space)).await?;
     ctx.report(&status, || {
         if status.exists {
             text(&status)

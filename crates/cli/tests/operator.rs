@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot set its stage must fail")]
 
 use std::{
-    io::Write,
+    io::{BufRead, BufReader, Write},
     path::PathBuf,
     process::{Output, Stdio},
     sync::{Arc, Mutex},
@@ -172,7 +172,21 @@ fn doctor_tells_each_credential_and_renews_what_it_may_for_the_same_key() {
 #[test]
 fn without_a_broker_doctor_renews_offline_what_the_same_key_had_signed() {
     let stage = up();
+    assert_eq!(doctor(&stage, &[]).1["broker"]["state"], "up");
     stage.ok(&["down"]).unwrap();
+    // Credentials that nobody is there to take are not told as if all were well.
+    let (code, report) = doctor(&stage, &[]);
+    let healthy = DaemonCred::ALL.map(|cred| (cred.file_name(), "healthy"));
+    assert_eq!(
+        (code, &report["ok"], states(&report)),
+        (Some(1), &false.into(), healthy.to_vec()),
+        "{report}"
+    );
+    assert_eq!(report["broker"]["state"], "down", "{report}");
+    assert!(report["broker"]["remedy"].as_str().unwrap().contains("`cotal up --user-auth`"), "{report}");
+    let told = text(&stage.run(&["doctor", "auth"]).unwrap().stdout);
+    assert!(told.contains("broker                     down at nats://127.0.0.1:"), "{told}");
+
     age(&stage, DaemonCred::Delivery, 90_000);
     let (code, report) = doctor(&stage, &["--fix"]);
     assert_eq!((code, &report["fix"]["online"]), (Some(0), &false.into()), "{report}");
@@ -338,8 +352,12 @@ fn a_delivery_daemon_that_was_killed_is_replaced_once_its_lease_has_lapsed() {
     while status(&stage)["delivery"]["running"] == true {
         assert!(began.elapsed() < Duration::from_secs(20), "it does not die");
     }
-    let healed: Value = serde_json::from_str(&stage.ok(&["up", "--user-auth", "--json"]).unwrap()).unwrap();
-    assert_eq!(healed["started"], serde_json::json!(["delivery of space \"main\""]));
+    let up = stage.run(&["up", "--user-auth", "--json"]).unwrap();
+    assert_eq!(document(&up)["started"], serde_json::json!(["delivery of space \"main\""]));
+    // What takes so long is said while it does.
+    let told = text(&up.stderr);
+    assert!(told.contains("waiting for the delivery daemon (120 s at most)"), "{told}");
+    assert!(told.contains("holds the lease (local.U") && told.contains("killed does for 30 s"), "{told}");
     let seen = status(&stage);
     assert_eq!((&seen["delivery"]["running"], &seen["delivery"]["ready"]), (&true.into(), &true.into()));
     // One that ends in order leaves no lease behind, and one that somebody else started is adopted.
@@ -357,6 +375,15 @@ fn a_delivery_daemon_that_was_killed_is_replaced_once_its_lease_has_lapsed() {
     }
     let adopted: Value = serde_json::from_str(&stage.ok(&["up", "--user-auth", "--json"]).unwrap()).unwrap();
     assert_eq!(adopted["started"], serde_json::json!([]));
+    // Another one beside it waits, and says for what.
+    let mut beside =
+        stage.command(&["delivery"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(beside.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let told = lines.find(|line| line.contains("another delivery daemon holds the lease"));
+    assert!(told.is_some_and(|told| told.contains("waiting 35 s at most")));
+    assert!(beside.try_wait().unwrap().is_none());
+    kill_process(Pid::from_child(&beside), Signal::TERM).unwrap();
+    assert!(beside.wait().unwrap().success());
     kill_process(Pid::from_child(&unit), Signal::TERM).unwrap();
     assert!(unit.wait().unwrap().success());
 }

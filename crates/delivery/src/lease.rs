@@ -48,7 +48,7 @@ impl Lease {
     ) -> Result<Self, StartRefusal> {
         let row = LeaseRow { holder, since, ready: false };
         let deadline = Instant::now() + wait;
-        let mut unsure = false;
+        let (mut unsure, mut told) = (false, false);
         loop {
             let began = Instant::now();
             match bucket.create_over_marker(LEASE_KEY, row.to_bytes().into()).await {
@@ -74,6 +74,15 @@ impl Lease {
                 }
                 Ok(Found::Taken(holder)) if Instant::now() >= deadline => {
                     return Err(StartRefusal::LeaseHeld { holder });
+                }
+                Ok(Found::Taken(holder)) if !told => {
+                    told = true;
+                    tracing::warn!(
+                        %holder,
+                        "another delivery daemon holds the lease of this space: waiting {} s at most until it lapses, \
+                         as that of one that was killed does",
+                        wait.as_secs()
+                    );
                 }
                 Ok(Found::Taken(_)) => {}
                 Err(why) => return Err(StartRefusal::Broker(why)),

@@ -4,7 +4,7 @@
 //! for it and keeps none; the roots stay, and a certificate that is installed while the process runs is seen in time.
 
 use std::{
-    error::Error as _,
+    error::Error,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -87,7 +87,11 @@ pub fn transport(error: &reqwest::Error) -> &'static str {
     if error.is_timeout() {
         "it did not answer in time"
     } else if error.is_connect() {
-        if is_tls(error) { "something is there, but no TLS with it came about" } else { "it cannot be reached" }
+        if is_tls(error) {
+            "something is there, but no TLS with it came about"
+        } else {
+            "it cannot be reached"
+        }
     } else {
         "the answer broke off"
     }
@@ -95,11 +99,18 @@ pub fn transport(error: &reqwest::Error) -> &'static str {
 
 /// Whether what failed was the handshake: with a server that speaks no TLS, or has a certificate that is not trusted.
 fn is_tls(error: &reqwest::Error) -> bool {
-    let mut causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.any(|cause| match cause.downcast_ref::<std::io::Error>().map(std::io::Error::get_ref) {
-        Some(inner) => inner.is_some_and(|inner| inner.is::<rustls::Error>()),
-        None => cause.is::<rustls::Error>(),
-    })
+    let mut cause: Option<&(dyn Error + 'static)> = error.source();
+    while let Some(deeper) = cause {
+        if deeper.is::<rustls::Error>() {
+            return true;
+        }
+        // An I/O error answers the cause of what it wraps, and not that itself.
+        cause = match deeper.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => deeper.source(),
+        };
+    }
+    false
 }
 
 /// Whether there can be a client at all: better asked at a start than at the first fetch.

@@ -8,7 +8,7 @@ use url::{Host, Url};
 use crate::jws::{self, Jws};
 pub use crate::{
     https::{Unread, below, http_client, read_body, retry_after_secs, secret_body, transport},
-    jwks::JwksResolver,
+    jwks::{FETCH_TIMEOUT as KEYS_WITHIN, JwksResolver},
 };
 
 const URL_RULE: &str =

@@ -29,7 +29,8 @@ use crate::{
 const URL_RULE: &str = "JWKS origin must be https (or http on a loopback IP literal for dev)";
 const MAX_AGE_MILLIS: u64 = 10 * 60 * 1000;
 const COOLDOWN_MILLIS: u64 = 30 * 1000;
-const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an IdP may take to hand out its key set.
+pub const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest key set that is read.
 const MAX_BODY_LEN: usize = 256 * 1024;
 
@@ -172,7 +173,10 @@ impl JwksResolver {
     async fn fetch(&self) -> Result<Arc<[Key]>, IdpRefusal> {
         // Which of these it is decides where to look; the URL itself may carry what nobody would print.
         let unreachable = |error: reqwest::Error| {
-            IdpRefusal(format!("the IdP's key set could not be fetched: {}; is the IdP up?", transport(&error)))
+            IdpRefusal(format!(
+                "the IdP's key set could not be fetched: {}; is the IdP up?",
+                transport(&error)
+            ))
         };
         let response = fresh_client()
             .await?

@@ -357,7 +357,11 @@ async fn a_fetch_that_fails_refuses_and_follows_nothing() {
 async fn a_wrong_url_is_told_from_a_provider_that_is_not_there_or_in_trouble() {
     let idp = Idp::start().await;
     for (status, body, told) in [
-        (404, "", "HTTP 404 for its key set: something is there, but not its keys: is the URL its auth base URL?"),
+        (
+            404,
+            "",
+            "HTTP 404 for its key set: something is there, but not its keys: is the URL its auth base URL?",
+        ),
         (302, "", "HTTP 302 for its key set: it sends elsewhere"),
         (503, "", "HTTP 503 for its key set: it is there and in trouble"),
         (200, "<html>", "not JSON with a list of keys: is the URL its auth base URL?"),
@@ -366,9 +370,8 @@ async fn a_wrong_url_is_told_from_a_provider_that_is_not_there_or_in_trouble() {
         let refused = idp.keys.probe().await.unwrap_err().0;
         assert!(refused.contains(told) && !refused.contains("reached"), "{refused}");
     }
-    let probe = async |url: String| {
-        JwksResolver::new(&url, idp.clock.clone()).unwrap().probe().await.unwrap_err().0
-    };
+    let probe =
+        async |url: String| JwksResolver::new(&url, idp.clock.clone()).unwrap().probe().await.unwrap_err().0;
     let dead = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let told = probe(format!("http://{dead}/jwks")).await;
     assert!(told.contains("it cannot be reached; is the IdP up?"), "{told}");

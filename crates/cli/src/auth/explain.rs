@@ -13,6 +13,7 @@ use crate::{
     cli::Output,
     context::{Context, DEFAULT_SPACE, space_flag},
     outcome::CliError,
+    progress::if_slow,
     space_broker,
     terminal::{escaped, printable},
 };
@@ -57,7 +58,7 @@ pub(super) async fn run(args: ExplainArgs, ctx: &Context) -> Result<(), CliError
     if !printed::has_space(&ctx.root, &space) {
         return Err(CliError::failed(printed::no_such_space(&ctx.root, &space)));
     }
-    let explanation = explain(&ExplainInputs {
+    let inputs = ExplainInputs {
         whose: whose(&args.owner)?,
         actor,
         view: args.view,
@@ -67,8 +68,9 @@ pub(super) async fn run(args: ExplainArgs, ctx: &Context) -> Result<(), CliError
         clock: Arc::clone(&ctx.clock),
         entropy: Arc::clone(&ctx.entropy),
         space,
-    })
-    .await;
+    };
+    let waits = "waiting for what does not answer, 15 s at most for each check";
+    let explanation = if_slow(ctx, waits, explain(&inputs)).await;
     ctx.report(&explanation, || table(&explanation))?;
     match explanation.refusal() {
         None => Ok(()),

@@ -12,7 +12,12 @@ use url::Url;
 use zeroize::Zeroizing;
 
 use crate::{
-    context::Context, given_url::GivenUrl, http_json::Answer, idp_client::IdpClient, outcome::CliError,
+    context::Context,
+    given_url::GivenUrl,
+    http_json::Answer,
+    idp_client::IdpClient,
+    outcome::CliError,
+    progress::{if_slow, within},
     session_cache::SessionCache,
 };
 
@@ -50,7 +55,8 @@ impl Target {
         let (server, idp) = match (server, idp) {
             (Some(server), Some(idp)) => (server, idp),
             (server, idp) => {
-                let bundle = Bundle::fetch(&host, space).await?;
+                let waits = within("waiting for what the host says of itself", BUNDLE_WITHIN);
+                let bundle = if_slow(ctx, &waits, Bundle::fetch(&host, space)).await?;
                 (server.unwrap_or(bundle.server), idp.unwrap_or(bundle.idp))
             }
         };

@@ -143,7 +143,7 @@ impl Broker {
             spaces: &accounts.spaces,
             extra_accounts: &accounts.callouts,
         })?;
-        progress.step("waiting for the broker");
+        progress.wait("waiting for the broker", ready::MOST);
         let fresh = self.running.is_none();
         let server = format!("nats://{DEFAULT_HOST}:{}", self.port);
         if let Some(mut running) = self.running {

@@ -75,7 +75,7 @@ impl Development {
     ) -> Result<(), CliError> {
         let daemon = space_daemons::dev_idp(ctx, space, self.port, self.auto_approve);
         let pin = IdpPin::from_url(&self.url())?;
-        progress.step("waiting for the development identity provider");
+        progress.wait("waiting for the development identity provider", ready::MOST);
         match daemon.running()? {
             Some(mut running) => {
                 if let Some(approves) = recorded.filter(|approves| *approves != self.auto_approve) {

@@ -13,8 +13,8 @@ mod trust;
 
 use cotal_broker::{Connector, custody::Custody};
 use cotal_ledger::shell_quote;
-use cotal_trust::idp::IdpPin;
-use cotal_wire::Space;
+use cotal_trust::idp::{IdpPin, KEYS_WITHIN};
+use cotal_wire::{Space, delivery_admin::LEASE_TTL_SECS};
 use cotal_workspace::{
     broker_config::{BrokerPolicy, MAX_AUTH_TIMEOUT_SECS, MAX_CONNECTIONS},
     file,
@@ -29,7 +29,8 @@ use crate::{
     actor::NARROW,
     cli::Output,
     context::{Context, DEFAULT_SPACE, space_flag},
-    daemon::{Daemon, Running},
+    daemon::{Daemon, Running, STOPS_WITHIN},
+    delivery_lease,
     exchange_flags::ExchangeFlags,
     given_url::GivenUrl,
     nats_server::{self, NatsServer},
@@ -38,6 +39,7 @@ use crate::{
     ready,
     root_lock::RootLock,
     space_daemons,
+    terminal::printable,
 };
 
 /// Said when listener flags meet a service that runs already (contract 08 §4).
@@ -237,7 +239,10 @@ pub async fn run(args: UpArgs, ctx: &Context) -> Result<(), CliError> {
         }
         Err(error) => {
             if !started.running.is_empty() {
-                progress.step("stopping what was started");
+                progress.step(&format!(
+                    "stopping what was started ({} s at most for each)",
+                    STOPS_WITHIN.as_secs()
+                ));
             }
             started.stop(ctx).await;
             Err(error)
@@ -279,7 +284,7 @@ async fn bring_up(
         development.start(mesh.dev_idp(), ctx, space, started, progress).await?;
     }
     if pin.is_none() {
-        progress.step("asking the identity provider for its keys");
+        progress.wait("asking the identity provider for its keys", KEYS_WITHIN);
         idp::probe(&idp, ctx).await?;
     }
     let mut trust = trust::load_or_create(ctx, space)?;
@@ -309,13 +314,19 @@ async fn bring_up(
 
     if fresh {
         // Whatever served the space before has lost its broker, and its claim with it.
-        space_daemons::auth_service(ctx, space, Vec::new()).stop().await?;
-        space_daemons::delivery(ctx, space, None).stop().await?;
+        let before =
+            [space_daemons::auth_service(ctx, space, Vec::new()), space_daemons::delivery(ctx, space, None)];
+        for daemon in before {
+            if daemon.running()?.is_some() {
+                progress.wait(&format!("stopping {} of before", daemon.name), STOPS_WITHIN);
+            }
+            daemon.stop().await?;
+        }
     }
     // Before the auth service, which asks it whether an earlier service's connections are gone.
-    progress.step("waiting for the delivery daemon");
-    start_delivery(space, &server, ctx, &trust, started).await?;
-    progress.step("waiting for the auth service");
+    progress.wait("waiting for the delivery daemon", ready::MOST);
+    start_delivery(space, &server, ctx, &trust, started, progress).await?;
+    progress.wait("waiting for the auth service", ready::MOST);
     let found = ready::found_auth_service(&state_dir).await.filter(|_| !fresh);
     let (discovery, exchange) = if let Some(discovery) = found {
         // What is remembered is what it was started with, whatever this line asks for.
@@ -368,6 +379,7 @@ async fn start_delivery(
     ctx: &Context,
     trust: &trust::Trust,
     started: &mut Started,
+    progress: &Progress<'_>,
 ) -> Result<(), CliError> {
     let connector = Connector::new(
         server,
@@ -384,6 +396,13 @@ async fn start_delivery(
     if ready::delivery_answers(&connector).await {
         // One that a unit started, here or elsewhere.
         return Ok(());
+    }
+    if let Ok(Some(left)) = delivery_lease::read(&connector).await {
+        progress.note(&format!(
+            "a delivery daemon that does not answer holds the lease ({}): one that was killed does for {LEASE_TTL_SECS} s, \
+             and is waited out",
+            printable(&left.holder)
+        ));
     }
     ready::delivery(started.start(&daemon, ctx)?, &connector).await
 }
@@ -503,7 +522,10 @@ mod tests {
             ("--user-auth --exchange-public-port 1 --exchange-public-url http://a", "--exchange-public-url"),
             ("--user-auth --exchange-public-url http://a", "--exchange-public-url must be an https:// URL"),
             ("--user-auth --exchange-public-port 1 --advertised-server a:4222", "--advertised-server"),
-            ("--user-auth --exchange-public-port 1 --agent-provisioning-url ftp://a", "--agent-provisioning-url"),
+            (
+                "--user-auth --exchange-public-port 1 --agent-provisioning-url ftp://a",
+                "--agent-provisioning-url",
+            ),
         ] {
             let error = plan(words).err().unwrap_or_else(|| panic!("{words} was accepted"));
             assert!(
