@@ -21,14 +21,25 @@ const WITHIN: Duration = Duration::from_secs(60);
 /// A root and a machine home in a directory of their own; what still runs there at the end is killed.
 struct Machine {
     dir: tempfile::TempDir,
+    home: PathBuf,
     idp: String,
 }
 
 impl Machine {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("home");
+        Self::of(dir, home, idp_with_keys())
+    }
+
+    /// Another root of the same machine.
+    fn another_root(&self) -> Self {
+        Self::of(tempfile::tempdir().unwrap(), self.home.clone(), self.idp.clone())
+    }
+
+    fn of(dir: tempfile::TempDir, home: PathBuf, idp: String) -> Self {
         std::fs::create_dir_all(dir.path().join("root/.cotal")).unwrap();
-        Self { dir, idp: idp_with_keys() }
+        Self { dir, home, idp }
     }
 
     fn root(&self) -> PathBuf {
@@ -40,7 +51,7 @@ impl Machine {
         command
             .args(arguments)
             .current_dir(self.root())
-            .env("COTAL_HOME", self.dir.path().join("home"))
+            .env("COTAL_HOME", &self.home)
             .env("COTAL_NATS_SERVER", nats_server_binary())
             .env_remove("COTAL_LOG")
             .stdin(Stdio::null());
@@ -194,6 +205,79 @@ fn a_space_comes_up_is_healed_and_goes_down() {
     let again = machine.json(&["down"]);
     assert!(again["stopped"].as_array().unwrap().iter().all(|stopped| stopped["outcome"] == "not-running"));
     assert_eq!(machine.json(&["status"])["broker"]["running"], false);
+}
+
+/// One record a space on a machine, whichever root it is of.
+#[test]
+fn two_roots_with_a_space_of_one_name_come_up_in_turns_and_each_remembers_its_own() {
+    let here = Machine::new();
+    let there = here.another_root();
+    let flags = ["--exchange-public-port", "0"];
+    here.first_up(&[&flags[..], &["--auth-timeout", "5"]].concat());
+    let up_there = ["up", "--user-auth", "--idp", &here.idp, "--port", "0"];
+    let is_up_in = |machine: &Machine| format!("is up in {}", machine.root().display());
+    assert!(there.refused(&up_there).contains(&is_up_in(&here)));
+    // One whose service has crashed is not down: clients may be connected to its broker still.
+    let (service, broker) = (here.pid(SERVICE).unwrap(), here.pid(BROKER).unwrap());
+    kill_process(service, Signal::KILL).unwrap();
+    wait_until("the auth service is gone", || !is_alive(service));
+    assert!(there.refused(&up_there).contains(&is_up_in(&here)));
+    assert!(is_alive(broker) && !there.root().join(".cotal/auth").exists());
+    here.json(&["down"]);
+
+    let up = there.run(&up_there);
+    assert!(up.status.success(), "{}", text(&up.stderr));
+    let told = format!("is recorded for {}, which is down", here.root().display());
+    assert!(text(&up.stderr).contains(&told), "{}", text(&up.stderr));
+    // What is asked for here neither sees nor ends what runs there.
+    assert!(here.refused(&["up", "--user-auth"]).contains(&is_up_in(&there)));
+    here.json(&["down"]);
+    let status = here.json(&["status"]);
+    assert_eq!(
+        (&status["broker"]["running"], &status["authService"]["running"]),
+        (&false.into(), &false.into())
+    );
+    assert!(
+        status["problems"][0].as_str().unwrap().contains(&there.root().display().to_string()),
+        "{status}"
+    );
+    assert!([BROKER, SERVICE, DELIVERY].into_iter().all(|daemon| is_alive(there.pid(daemon).unwrap())));
+    there.json(&["down"]);
+
+    // What this root was told it still knows.
+    assert_eq!(here.up(&[])["remembered"], serde_json::json!(flags));
+    let config = std::fs::read_to_string(here.root().join(".cotal/nats-server.conf")).unwrap();
+    assert!(config.contains("authorization {\n  timeout: 5\n}"), "{config}");
+    here.json(&["down"]);
+}
+
+#[test]
+fn a_mesh_that_was_entered_by_hand_for_elsewhere_is_not_taken() {
+    let machine = Machine::new();
+    let record = serde_json::json!({
+        "space": "main", "server": "tls://mesh.example:4222", "root": "/elsewhere", "mode": "open",
+        "origin": "manual", "ts": "2026-01-01T00:00:00.000Z",
+    });
+    let path = machine.home.join("meshes/space.6d61696e.json");
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, record.to_string()).unwrap();
+    let told = machine.refused(&["up", "--user-auth", "--idp", &machine.idp, "--port", "0"]);
+    assert!(told.contains("was entered by hand, for tls://mesh.example:4222"), "{told}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), record.to_string());
+    assert!(!machine.root().join(".cotal/auth").exists());
+}
+
+#[test]
+fn a_down_beside_a_dead_broker_says_what_it_waits_for_and_how_long_at_most() {
+    let machine = Machine::new();
+    machine.first_up(&[]);
+    let broker = machine.pid(BROKER).unwrap();
+    kill_process(broker, Signal::KILL).unwrap();
+    wait_until("the broker is gone", || !is_alive(broker));
+    let down = machine.run(&["down"]);
+    let told = text(&down.stderr);
+    assert!(down.status.success(), "{told}");
+    assert!(told.contains("the broker is down") && told.contains("(25 s at most)"), "{told}");
 }
 
 #[test]

@@ -12,11 +12,17 @@ use serde::{Deserialize, Serialize};
 use crate::{
     broker_config::BrokerPolicy,
     file,
-    root::{Home, space_of_segment, space_segment},
+    lock_file::LockFile,
+    root::{Home, Root, space_of_segment, space_segment},
 };
 
 const MESHES_DIR: &str = "meshes";
 const RECORD_SUFFIX: &str = ".json";
+const LOCK_SUFFIX: &str = ".lock";
+/// What a record says of itself that somebody wrote by hand (contract 08 §3).
+const MANUAL: &str = "manual";
+/// The copy that a root keeps of its own record. Private to this project.
+const OWN_COPY: &str = "mesh.json";
 /// What `up` decided for the broker, kept for the next `up`.
 const BROKER_POLICY: &str = "brokerPolicy";
 const AUTH_TIMEOUT: &str = "authTimeout";
@@ -120,6 +126,33 @@ impl MeshEntry {
         Ok(())
     }
 
+    /// Whether it was entered by hand: then only an act that names it takes it away (contract 08 §3).
+    pub fn is_manual(&self) -> bool {
+        self.origin.as_deref() == Some(MANUAL)
+    }
+
+    /// Keeps a copy in the record's own root, for when a root with a space of the same name takes its place in the
+    /// registry: there is one record a space on a machine.
+    pub fn keep_copy(&self) -> io::Result<()> {
+        let dir = Root::at(&self.root).space_dir(&self.space);
+        file::ensure_private_dir(&dir)?;
+        file::write_atomic(&dir.join(OWN_COPY), serde_json::to_string_pretty(self)?.as_bytes())
+    }
+
+    /// The copy that a root keeps of its record of a space. One that does not read, or is not of this very root and
+    /// space, is none.
+    pub fn kept_copy(root: &Root, space: &Space) -> io::Result<Option<Self>> {
+        let copy = file::read_regular(&root.space_dir(space).join(OWN_COPY))?;
+        let copy = copy.and_then(|bytes| Self::parse(&bytes));
+        Ok(copy.filter(|copy| copy.space == *space && Path::new(&copy.root) == root.path()))
+    }
+
+    /// A record that reads and holds together.
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let Object(entry) = serde_json::from_slice::<Object<Self>>(bytes).ok()?;
+        entry.check().is_ok().then_some(entry)
+    }
+
     /// What the broker of this mesh was last told (`brokerPolicy`).
     pub fn broker_policy(&self) -> BrokerPolicy {
         let bound = |name| self.other.get(BROKER_POLICY)?.get(name)?.as_u64();
@@ -190,6 +223,13 @@ impl MeshRegistry {
         Ok(self.sweep(space)? || removed)
     }
 
+    /// Held by the one process that may change the record of a space; `None` while another has it.
+    pub fn lock(&self, space: &Space) -> io::Result<Option<LockFile>> {
+        self.home.ensure()?;
+        file::ensure_private_dir(&self.dir())?;
+        LockFile::take(&self.dir().join(format!("{}{LOCK_SUFFIX}", space_segment(space))))
+    }
+
     fn dir(&self) -> PathBuf {
         self.home.path().join(MESHES_DIR)
     }
@@ -224,8 +264,8 @@ impl MeshRegistry {
                 continue;
             };
             let Ok(Some(bytes)) = file::read_regular(&path) else { continue };
-            let Ok(Object(entry)) = serde_json::from_slice::<Object<MeshEntry>>(&bytes) else { continue };
-            if entry.check().is_err() || space_of_segment(stem).is_some_and(|space| space != entry.space) {
+            let Some(entry) = MeshEntry::parse(&bytes) else { continue };
+            if space_of_segment(stem).is_some_and(|space| space != entry.space) {
                 continue;
             }
             files.push((path, entry));
@@ -364,6 +404,36 @@ mod tests {
         std::os::unix::fs::symlink(registry.dir().join("h.txt"), registry.dir().join("i.json")).unwrap();
         let spaces: Vec<_> = registry.list().unwrap().into_iter().map(|e| e.space).collect();
         assert_eq!(spaces, [space("main")]);
+    }
+
+    #[test]
+    fn a_root_keeps_a_copy_of_its_own_record_and_takes_nobody_elses_for_it() {
+        let (tmp, registry) = registry();
+        let root = Root::at(tmp.path().join("root"));
+        let mut own = entry("main");
+        own.root = root.path().to_str().unwrap().to_owned();
+        assert!(MeshEntry::kept_copy(&root, &space("main")).unwrap().is_none());
+        file::ensure_private_dir(&root.cotal_dir()).unwrap();
+        own.keep_copy().unwrap();
+        let kept = MeshEntry::kept_copy(&root, &space("main")).unwrap().unwrap();
+        assert_eq!(serde_json::to_value(&kept).unwrap(), serde_json::to_value(&own).unwrap());
+        // A root that was copied, and a space that was renamed by hand.
+        let copy = root.space_dir(&space("main")).join(OWN_COPY);
+        let moved = Root::at(tmp.path().join("moved"));
+        for (at, name) in [(&moved, "main"), (&root, "other")] {
+            file::ensure_private_dir(&at.cotal_dir()).unwrap();
+            file::ensure_private_dir(&at.space_dir(&space(name))).unwrap();
+            std::fs::copy(&copy, at.space_dir(&space(name)).join(OWN_COPY)).unwrap();
+            assert!(MeshEntry::kept_copy(at, &space(name)).unwrap().is_none(), "{name}");
+        }
+        // The registry's own is untouched, and one process at a time changes it.
+        assert!(registry.list().unwrap().is_empty());
+        let held = registry.lock(&space("main")).unwrap().unwrap();
+        assert!(registry.lock(&space("main")).unwrap().is_none());
+        assert!(registry.lock(&space("other")).unwrap().is_some());
+        drop(held);
+        assert!(registry.lock(&space("main")).unwrap().is_some());
+        assert!(registry.list().unwrap().is_empty());
     }
 
     #[test]

@@ -1,19 +1,26 @@
 //! What this machine remembers of a space: its mesh record (contract 08 §3).
 
+use std::path::Path;
+
 use cotal_trust::idp::IdpPin;
 use cotal_wire::{Space, UnixMillis};
 use cotal_workspace::{
     broker_config::BrokerPolicy,
+    file,
+    lock_file::LockFile,
     material::Discovery,
     printed::at,
     registry::{MeshEndpoints, MeshEntry, MeshIdp, MeshMode, MeshRegistry, MeshUserAuth},
-    root::Root,
+    root::{Root, space_segment},
 };
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use super::idp::Development;
-use crate::{context::Context, daemon, exchange_flags::ExchangeFlags, outcome::CliError};
+use crate::{
+    context::Context, daemon::pid_is_alive, exchange_flags::ExchangeFlags, outcome::CliError,
+    progress::Progress, space_daemons,
+};
 
 /// The provider of every record that this program writes (contract 04 §6.5).
 const PROVIDER: &str = "cotal";
@@ -28,10 +35,12 @@ const PUBLIC_FACE: &str = "publicFace";
 pub(super) struct Mesh {
     space: Space,
     registry: MeshRegistry,
-    /// The record of the space, when it is of this root.
+    /// What this root knows of the space: its record, or the copy of it where another root's stands.
     own: Option<MeshEntry>,
     /// The records of the root's other spaces.
     siblings: Vec<MeshEntry>,
+    /// Two roots with a space of one name come up one after the other.
+    _alone: LockFile,
 }
 
 /// What a run leaves in the record.
@@ -51,27 +60,37 @@ pub(super) struct Run<'a> {
 }
 
 impl Mesh {
-    /// Reads them. A space that another root of this machine serves right now refuses: there is one record a space.
-    pub(super) fn read(ctx: &Context, space: &Space) -> Result<Self, CliError> {
+    /// Reads them. There is one record a space: a space that another root of this machine serves right now refuses, and
+    /// so does a record that was entered by hand for elsewhere. The record of a root that is down gives way, and that
+    /// root keeps a copy of what it remembers.
+    pub(super) fn read(ctx: &Context, space: &Space, progress: &Progress<'_>) -> Result<Self, CliError> {
         let registry = MeshRegistry::new(ctx.home.clone());
         let here = root_text(ctx)?;
+        let alone = registry.lock(space)?.ok_or_else(|| {
+            CliError::failed(format!(
+                "another up of a space {:?} is at work on this machine: wait for it",
+                space.as_str()
+            ))
+        })?;
         let (mut own, mut siblings) = (None, Vec::new());
         for entry in registry.list()? {
             match (entry.space == *space, entry.root == here) {
                 (true, true) => own = Some(entry),
                 (false, true) => siblings.push(entry),
-                (true, false) if serves(&Root::at(&entry.root), space) => {
-                    return Err(CliError::failed(format!(
-                        "space {:?} of this machine is up in {}: `cotal down{}` there first, or choose another --space",
+                (true, false) => {
+                    refuse_elsewhere(&entry, ctx)?;
+                    progress.note(&format!(
+                        "space {:?} of this machine is recorded for {}, which is down: once it is up here, it is recorded \
+                         for this root, until an `up` there",
                         space.as_str(),
-                        entry.root,
-                        at(space)
-                    )));
+                        entry.root
+                    ));
+                    own = MeshEntry::kept_copy(&ctx.root, space)?;
                 }
-                _ => {}
+                (false, false) => {}
             }
         }
-        Ok(Self { space: space.clone(), registry, own, siblings })
+        Ok(Self { space: space.clone(), registry, own, siblings, _alone: alone })
     }
 
     /// The policy that the root's broker was last told.
@@ -131,21 +150,52 @@ impl Mesh {
         };
         entry.set_broker_policy(policy);
         self.registry.put(&entry)?;
+        entry.keep_copy()?;
         for mut sibling in self.siblings {
             if sibling.broker_policy() != policy {
                 sibling.set_broker_policy(policy);
                 self.registry.put(&sibling)?;
+                sibling.keep_copy()?;
             }
         }
         Ok(())
     }
 }
 
-/// Whether a root's auth service for this space is alive; a pid that cannot be read is not taken for one.
-fn serves(root: &Root, space: &Space) -> bool {
-    let pid = cotal_workspace::file::read_text(&root.daemon_files("auth-service", Some(space)).pid);
-    let pid = pid.ok().flatten().and_then(|text| text.trim().parse().ok());
-    pid.is_some_and(|pid| daemon::pid_is_alive(pid) != Some(false))
+/// Refuses where the record of another root is not to be taken.
+fn refuse_elsewhere(entry: &MeshEntry, ctx: &Context) -> Result<(), CliError> {
+    let (space, root) = (&entry.space, &entry.root);
+    if entry.is_manual() {
+        return Err(CliError::failed(format!(
+            "space {:?} of this machine was entered by hand, for {} in {root}, and one of that name here would take its \
+             place: choose another --space, or take that entry away first",
+            space.as_str(),
+            entry.server
+        )));
+    }
+    let mut there = ctx.clone();
+    there.root = Root::at(root);
+    if serves(&there, space)? {
+        return Err(CliError::failed(format!(
+            "space {:?} of this machine is up in {root}: `cotal down{}` there first, or choose another --space",
+            space.as_str(),
+            at(space)
+        )));
+    }
+    Ok(())
+}
+
+/// Whether a root serves this space now: by daemons that its `up` started, by a service that a unit did, or by the broker
+/// under a service that has crashed, whose clients are connected still. Nothing there is touched.
+fn serves(there: &Context, space: &Space) -> Result<bool, CliError> {
+    let service = space_daemons::auth_service(there, space, Vec::new());
+    let announced = Discovery::load(&there.root.auth_dir().join(space_segment(space)));
+    let announced = announced.ok().flatten().is_some_and(|it| pid_is_alive(it.pid) != Some(false));
+    Ok(announced
+        || service.running()?.is_some()
+        || space_daemons::delivery(there, space, None).running()?.is_some()
+        || (file::is_regular(&service.files.pid)?
+            && space_daemons::broker(there, Path::new("nats-server")).running()?.is_some()))
 }
 
 fn root_text(ctx: &Context) -> Result<String, CliError> {

@@ -258,7 +258,7 @@ async fn bring_up(
     progress: &Progress<'_>,
 ) -> Result<Up, CliError> {
     let space = &plan.space;
-    let mesh = mesh::Mesh::read(ctx, space)?;
+    let mesh = mesh::Mesh::read(ctx, space, progress)?;
     let exchange = plan.face.settle(|| mesh.exchange())?;
     let broker = broker::Broker::plan(ctx, nats, plan.port)?;
     let state_dir = ctx.root.user_auth_state_dir(space)?;
