@@ -14,6 +14,7 @@ use crate::{
     actor_lock::ActorLock,
     cli::Output,
     context::{Context, DEFAULT_SPACE, made_elsewhere, space_flag},
+    grant_remarks,
     incarnation::{self, After, Ended, HeadSeen, Predecessor},
     lifecycle_door::Retired,
     outcome::{CliError, Outcome},
@@ -77,7 +78,7 @@ pub struct GrantArgs {
     /// The space.
     #[arg(long, default_value = DEFAULT_SPACE)]
     pub space: String,
-    /// Capabilities, separated by commas; '' for none.
+    /// Capabilities, separated by commas; '' for none. Known are spawn, admin, supervise, run and role:<role>.
     #[arg(long, value_name = "A,B")]
     pub scope: Option<String>,
     /// Channels that it may read; '' for none.
@@ -133,6 +134,15 @@ pub struct ListArgs {
 }
 
 impl ActorArgs {
+    /// The space.
+    pub fn space(&self) -> &str {
+        match &self.verb {
+            ActorVerb::Grant(args) => &args.space,
+            ActorVerb::Revoke(args) => &args.space,
+            ActorVerb::List(args) => &args.space,
+        }
+    }
+
     /// How to print.
     pub fn output(&self) -> Output {
         match &self.verb {
@@ -173,6 +183,10 @@ async fn grant(args: GrantArgs, ctx: &Context) -> Result<(), CliError> {
     // What would be refused must not retire anything.
     ledger.check_interactive(&input)?;
     let principal = Principal::new(&input.owner, input.actor.clone());
+    let mut remarks = grant_remarks::of_scope(&input.scope);
+    remarks.extend(
+        input.parent.as_deref().and_then(|parent| grant_remarks::of_parent(&ledger, parent, &principal)),
+    );
     let _one_at_a_time = ActorLock::take(&ctx.root.user_auth_state_dir(&space)?, &principal)?;
     let before = ledger.read_interactive(&input.owner, &input.actor)?;
     let head = incarnation::look(ctx, &space, &principal).await?;
@@ -207,6 +221,10 @@ async fn grant(args: GrantArgs, ctx: &Context) -> Result<(), CliError> {
         );
         document["note"] = note.as_str().into();
         notes.push(note);
+    }
+    if !remarks.is_empty() {
+        document["remarks"] = remarks.clone().into();
+        notes.extend(remarks);
     }
     ctx.report(&document, || {
         let granted = format!("Granted in {space}: {}", row_line(RowKind::Interactive, &row));

@@ -102,6 +102,30 @@ pub enum NotRun {
 }
 
 impl Command {
+    /// The space that a person's command is about, as it was named: what it offers to type next is about that one too.
+    /// Of `agent-bearer` a machine reads what the contract says to the letter.
+    pub fn space(&self) -> Option<&str> {
+        match self {
+            Self::Up(args) => Some(&args.space),
+            Self::Down(args) => args.space.as_deref(),
+            Self::Status(args) => Some(&args.space),
+            Self::AuthService(args) => args.space.as_deref(),
+            Self::Delivery(args) => Some(&args.space),
+            Self::Doctor(args) => Some(args.space()),
+            Self::Auth(args) => args.space(),
+            Self::Actor(args) => Some(args.space()),
+            Self::Manager(args) => Some(args.space()),
+            Self::ReconcileGate(args) => Some(&args.at.space),
+            Self::DeregisterInstance(args) => Some(&args.at.space),
+            Self::Login(_)
+            | Self::Logout(_)
+            | Self::AgentBearer(_)
+            | Self::DevIdp(_)
+            | Self::Completions(_)
+            | Self::Detach(_) => None,
+        }
+    }
+
     /// Whether JSON was asked for.
     pub fn json(&self) -> bool {
         match self {
@@ -160,6 +184,8 @@ fn usage(error: &clap::Error) -> String {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use cotal_wire::Space;
+    use cotal_workspace::printed;
 
     use super::*;
 
@@ -235,6 +261,39 @@ mod tests {
         assert!(flags >= 15, "only {flags} flags take a URL");
         let detached = line("cotal detach -- cotal delivery --server nats://u:s3cret@h");
         assert!(!format!("{detached:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn every_command_of_a_space_says_which_one_it_is_about() {
+        let lines = [
+            "up --user-auth",
+            "down",
+            "status",
+            "auth-service",
+            "delivery",
+            "doctor auth",
+            "auth explain --actor cli",
+            "auth watch",
+            "actor grant cli",
+            "actor revoke cli",
+            "actor list",
+            "manager remote-check",
+            "reconcile-gate --endpoint manager --instance i",
+            "deregister-instance --endpoint manager --instance i",
+        ];
+        for words in lines {
+            let command =
+                line(&format!("cotal {words} --space q")).unwrap_or_else(|e| panic!("{words}: {e:?}"));
+            assert_eq!(command.space(), Some("q"), "{words}");
+            let hint = format!("`cotal {}`", words.split(" --").next().unwrap_or_default());
+            let named = printed::naming(&hint, &Space::parse("q").unwrap());
+            assert!(named.ends_with(" --space 'q'`"), "{named}");
+        }
+        let of_a_space = commands(&Cli::command(), &[])
+            .into_iter()
+            .filter(|(_, command)| command.get_arguments().any(|argument| argument.get_id() == "space"))
+            .filter(|(_, command)| command.get_name() != "agent-bearer");
+        assert_eq!(of_a_space.count(), lines.len());
     }
 
     #[test]

@@ -108,7 +108,9 @@ mod tests {
     fn a_parent_that_is_not_granted_or_is_the_child_itself_is_told() {
         let tmp = tempfile::tempdir().unwrap();
         let state = tmp.path().join("space.6d");
-        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(&state).unwrap();
+        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
+            .create(&state)
+            .unwrap();
         let ledger = Ledger::at(&state);
         let owner = DerivedOwner::parse(&format!("u_{}", "a".repeat(26))).unwrap();
         let named = |actor: &str| Principal::new(&owner, Actor::parse(actor).unwrap());

@@ -25,6 +25,7 @@ pub mod down;
 pub mod exchange_client;
 pub mod exchange_flags;
 pub mod given_url;
+pub mod grant_remarks;
 pub mod http_json;
 pub mod idp_client;
 pub mod incarnation;
@@ -49,6 +50,7 @@ pub mod up;
 
 use cli::Command;
 use context::Context;
+use cotal_wire::Space;
 use outcome::CliError;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
@@ -69,7 +71,12 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
         other => other,
     };
     let json = command.json();
-    outcome::finish(in_runtime(command), json)
+    let space = command.space().and_then(|name| Space::parse(name).ok());
+    let ended = in_runtime(command).map_err(|error| match &space {
+        Some(space) => error.naming(space),
+        None => error,
+    });
+    outcome::finish(ended, json)
 }
 
 /// How long a command that ends waits for a disk.

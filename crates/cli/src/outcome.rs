@@ -3,6 +3,8 @@
 
 use std::{fmt, io::Write, process::ExitCode};
 
+use cotal_wire::Space;
+use cotal_workspace::printed;
 use serde_json::{Value, json};
 
 /// Exit code of a refusal or a failure, a usage error among them.
@@ -67,6 +69,19 @@ impl CliError {
     /// A usage error of this sentence.
     pub fn usage(sentence: impl Into<String>) -> Self {
         Self::Usage(sentence.into())
+    }
+
+    /// The same of a command that was about this space: whatever it offers to type names it.
+    #[must_use]
+    pub fn naming(mut self, space: &Space) -> Self {
+        let (Self::Usage(sentence)
+        | Self::Failed(sentence)
+        | Self::Undone(sentence, _)
+        | Self::Reported(sentence)
+        | Self::Condition { sentence, .. }
+        | Self::RateLimited { sentence, .. }) = &mut self;
+        *sentence = printed::naming(sentence, space);
+        self
     }
 
     /// The exit code.

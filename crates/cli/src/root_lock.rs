@@ -20,7 +20,7 @@ impl RootLock {
         match LockFile::take(&path) {
             Ok(Some(file)) => Ok(Self { _file: file }),
             Ok(None) => Err(CliError::failed(format!(
-                "another `cotal up` or `cotal down` is at work in {}: wait for it",
+                "another up or down is at work in {}: wait for it",
                 root.path().display()
             ))),
             Err(e) => Err(CliError::failed(format!("{} cannot be locked: {e}", path.display()))),

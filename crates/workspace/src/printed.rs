@@ -13,6 +13,24 @@ use crate::{
 /// The space of a command that names none.
 pub const DEFAULT_SPACE: &str = "main";
 
+/// The commands that take `--space`.
+const OF_A_SPACE: [&str; 14] = [
+    "up",
+    "down",
+    "status",
+    "auth-service",
+    "delivery",
+    "doctor auth",
+    "auth explain",
+    "auth watch",
+    "actor grant",
+    "actor revoke",
+    "actor list",
+    "reconcile-gate",
+    "deregister-instance",
+    "manager remote-check",
+];
+
 /// A value in POSIX single quotes: `'` becomes `'\''`.
 pub fn shell_quote(value: &str) -> String {
     format!("'{}'", value.replace('\'', r"'\''"))
@@ -33,6 +51,25 @@ pub fn at(space: &Space) -> String {
     } else {
         format!(" --space {}", shell_quote(space.as_str()))
     }
+}
+
+/// A sentence of a room that knows no space, said about this one: each command between backquotes that acts on a space,
+/// and does not say on which, is given this one.
+pub fn naming(sentence: &str, space: &Space) -> String {
+    let at = at(space);
+    let told = sentence.split('`').enumerate().map(|(part, text)| {
+        // What stands between two backquotes.
+        let nameless = part % 2 == 1 && acts_on_a_space(text) && !text.contains("--space");
+        if nameless { format!("{text}{at}") } else { text.to_owned() }
+    });
+    told.collect::<Vec<_>>().join("`")
+}
+
+fn acts_on_a_space(command: &str) -> bool {
+    let Some(words) = command.strip_prefix("cotal ") else { return false };
+    OF_A_SPACE.iter().any(|of| {
+        words.strip_prefix(of).is_some_and(|more| more.is_empty() || more.starts_with(char::is_whitespace))
+    })
 }
 
 /// The same for whoever knows only the state directory of a space.
@@ -102,6 +139,28 @@ mod tests {
             assert_eq!(at_state_dir(&Path::new("/srv/.cotal/auth").join(space_segment(&space(name)))), flag);
         }
         assert_eq!(at_state_dir(Path::new("/srv/mounted")), "");
+    }
+
+    #[test]
+    fn a_sentence_that_knows_no_space_is_told_with_the_one_that_it_is_about() {
+        let q = space("q");
+        for (said, told) in [
+            ("stop it with `cotal down`, or wait", "stop it with `cotal down --space 'q'`, or wait"),
+            ("run `cotal up --rotate-sys`", "run `cotal up --rotate-sys --space 'q'`"),
+            (
+                "`cotal doctor auth --fix` or `cotal status`",
+                "`cotal doctor auth --fix --space 'q'` or `cotal status --space 'q'`",
+            ),
+            ("`cotal down --space <each of its spaces>`", "`cotal down --space <each of its spaces>`"),
+            (
+                "`cotal login --idp x`, `kill 7`, `cotal upset`",
+                "`cotal login --idp x`, `kill 7`, `cotal upset`",
+            ),
+            ("cotal up, and an odd ` backquote", "cotal up, and an odd ` backquote"),
+        ] {
+            assert_eq!(naming(said, &q), told);
+            assert_eq!(naming(said, &space("main")), said);
+        }
     }
 
     #[test]

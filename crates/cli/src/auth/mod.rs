@@ -33,6 +33,14 @@ pub enum AuthVerb {
 }
 
 impl AuthArgs {
+    /// The space, if one was named.
+    pub fn space(&self) -> Option<&str> {
+        match &self.verb {
+            AuthVerb::Explain(args) => Some(&args.space),
+            AuthVerb::Watch(args) => args.space.as_deref(),
+        }
+    }
+
     /// How to print.
     pub fn output(&self) -> Output {
         match &self.verb {

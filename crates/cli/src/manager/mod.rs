@@ -29,6 +29,13 @@ pub enum ManagerVerb {
 }
 
 impl ManagerArgs {
+    /// The space.
+    pub fn space(&self) -> &str {
+        match &self.verb {
+            ManagerVerb::RemoteCheck(args) => &args.space,
+        }
+    }
+
     /// How to print.
     pub fn output(&self) -> Output {
         match &self.verb {

@@ -101,7 +101,7 @@ pub(super) async fn settle_system(
         System::Refuse => {
             return Err(CliError::failed(format!(
                 "the system account's credentials of space {:?} are {}, and a running broker keeps its system account: \
-                 `cotal down` for each space of this root, then `cotal up --user-auth{}{}`, makes new ones",
+                 `cotal down --space <each space of this root>`, then `cotal up --user-auth{}{}`, makes new ones",
                 space.as_str(),
                 worst.as_str(),
                 if rotate { " --rotate-sys" } else { "" },
