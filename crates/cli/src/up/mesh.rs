@@ -18,8 +18,8 @@ use serde_json::{Map, Value, json};
 
 use super::idp::Development;
 use crate::{
-    context::Context, daemon::pid_is_alive, exchange_flags::ExchangeFlags, outcome::CliError,
-    progress::Progress, space_daemons,
+    context::Context, exchange_flags::ExchangeFlags, loopback, outcome::CliError, progress::Progress,
+    space_daemons,
 };
 
 /// The provider of every record that this program writes (contract 04 §6.5).
@@ -189,8 +189,9 @@ fn refuse_elsewhere(entry: &MeshEntry, ctx: &Context) -> Result<(), CliError> {
 /// under a service that has crashed, whose clients are connected still. Nothing there is touched.
 fn serves(there: &Context, space: &Space) -> Result<bool, CliError> {
     let service = space_daemons::auth_service(there, space, Vec::new());
-    let announced = Discovery::load(&there.root.auth_dir().join(space_segment(space)));
-    let announced = announced.ok().flatten().is_some_and(|it| pid_is_alive(it.pid) != Some(false));
+    let state_dir = there.root.auth_dir().join(space_segment(space));
+    let announced = Discovery::load(&state_dir).ok().flatten();
+    let announced = announced.is_some_and(|it| loopback::is_alive(&state_dir, it.pid) != Some(false));
     Ok(announced
         || service.running()?.is_some()
         || space_daemons::delivery(there, space, None).running()?.is_some()
