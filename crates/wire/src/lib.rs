@@ -19,6 +19,7 @@
 //! | [`grants`] | permission templates |
 //! | [`delivery_admin`] | what the delivery daemon is asked, and what it answers |
 //! | [`manager_authority`], [`es_value`] | what a remote manager asks a host, and JSON as the reference prints it |
+//! | [`routes`] | the HTTP routes that a service answers and its clients ask on |
 //! | [`claims`], [`envelope`], [`canonical`], [`error`] | what a bearer says, endpoint calls, canonical JSON, refusals |
 //! | [`contract`] | contract artifacts: closures, cluster documents, the schema profile |
 //! | [`object`] | how a derived reader is kept to JSON objects |
@@ -41,6 +42,7 @@ pub mod names;
 pub mod object;
 pub mod op_principal;
 pub mod plane_subject;
+pub mod routes;
 pub mod rows;
 pub mod subject;
 pub mod time;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cotal_callout::{LimitedBucket, Limiter};
+use cotal_callout::{LimitedBucket, Limiter, limits::RATE_LIMITED};
 use cotal_ledger::{AGENT_EXCHANGE_REFUSAL, AuthorizedGrant};
 use cotal_trust::bearer::{BearerGrant, MintedBearer};
 use cotal_wire::{
@@ -30,7 +30,7 @@ use crate::{
     user_tokens::UserTokenIssuer,
 };
 
-pub(crate) const PATH: &str = "/exchange";
+pub(crate) const PATH: &str = cotal_wire::routes::EXCHANGE;
 
 const CAPABILITY_WRONG: &str =
     "missing/invalid exchange capability - read it from the space's auth-service.json";
@@ -56,9 +56,6 @@ const TRANSFER_SHAPE: &str =
     "transferWriter needs exactly { instanceId: lifecycle token, hex: 64 lower hex digits }";
 const SHED_UNPINNED: &str = "too many refused manager selections - name an instance with --on or --manager-instance, or start a manager with `cotal manager start`, then wait a minute and retry";
 const SHED_PINNED: &str = "too many refused manager selections - check that the pinned manager instance is live and registered to the caller, then wait a minute and retry";
-
-/// `code` of a connect-limit refusal.
-const RATE_LIMITED: &str = "RATE_LIMITED";
 
 /// What the exchange of one space answers from.
 pub(crate) struct Exchange {

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::{manager_authority, reply::Reply};
 
-pub(crate) const PATH: &str = "/.well-known/cotal-mesh";
+pub(crate) const PATH: &str = cotal_wire::routes::MESH_BUNDLE;
 
 /// The provider that serves this space and under which clients register it: one constant (contract 04 §6.5).
 pub const AUTH_PROVIDER_NAME: &str = "cotal";

@@ -4,6 +4,7 @@ use cotal_wire::{
     DigestRef, EpError, Owner,
     contract::{Artifact, ClusterDocument, DescribedCluster, Descriptor},
     endpoint_token::{Command, EndpointName, RETIRE_LIFECYCLE},
+    envelope::CallClass,
 };
 use serde_json::{Value, json};
 
@@ -33,7 +34,7 @@ impl AuthContract {
             "events": [],
             "commands": [{
                 "name": RETIRE_LIFECYCLE,
-                "class": "ephemeral",
+                "class": CallClass::Ephemeral.as_str(),
                 "targeted": true,
                 "modes": ["exact"],
                 "capability": AUTH_ADMIN,

@@ -144,11 +144,6 @@ impl AgentSecrets {
         remove(&self.path(&base, SENTINEL))?;
         remove(&self.path(&base, ACTOR_TOKEN))
     }
-
-    /// Whether an enrollment of this name was asked for, and its answer did not come.
-    pub fn is_asked_for(&self, actor: &Actor) -> io::Result<bool> {
-        file::is_regular(&self.path(actor.as_str(), ACTOR_TOKEN))
-    }
 }
 
 /// What the host gets of a secret: the SHA-256 of its text.
@@ -212,13 +207,14 @@ mod tests {
         let secret = secrets.to_enroll(&actor, &SystemEntropy).unwrap();
         assert_eq!(secret.len(), 43);
         assert_eq!(*secrets.to_enroll(&actor, &SystemEntropy).unwrap(), *secret, "killed and asked again");
-        assert!(secrets.is_asked_for(&actor).unwrap());
+        let is_asked_for = || secrets.path("scout", ACTOR_TOKEN).exists();
+        assert!(is_asked_for());
         let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&secrets.dir), 0o700);
         assert_eq!(mode(&secrets.path("scout", ACTOR_TOKEN)), 0o600);
 
         secrets.enrolled(&actor, &uid, &secret, &sentinel()).unwrap();
-        assert!(!secrets.is_asked_for(&actor).unwrap());
+        assert!(!is_asked_for());
         assert_eq!(secrets.incarnations(&actor).unwrap(), std::slice::from_ref(&uid));
         let kept = secrets.kept(&actor, &uid).unwrap().unwrap();
         assert_eq!(*kept.secret, *secret);

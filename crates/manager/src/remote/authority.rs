@@ -211,7 +211,10 @@ impl HostAuthority {
         let answer = self.document(&request).await?;
         match results::bind_maintenance(&request, owner, &answer)? {
             Mended::Evicted(verdicts) => Ok(verdicts),
-            Mended::Reconciled(_) => Ok(Vec::new()),
+            // What the binding of an answer excludes.
+            Mended::Reconciled(_) => {
+                Err(RemoteError::State("another repair was made than was asked for".into()))
+            }
         }
     }
 

@@ -7,8 +7,9 @@ use cotal_wire::{
     DigestRef, EndpointName, EpError, Owner,
     contract::{Artifact, ClusterCommand, ClusterDocument, DescribedCluster, Descriptor},
     endpoint_token::Command,
+    envelope::CallClass,
     es_value::EsValue,
-    manager_authority::{MANAGER_CLUSTER, MANAGER_ENDPOINT},
+    manager_authority::MANAGER_CLUSTER,
 };
 use serde_json::{Value, json};
 
@@ -23,11 +24,6 @@ pub struct ManagerContract {
     artifacts: Vec<Artifact>,
     cluster: DigestRef,
     document: ClusterDocument,
-}
-
-/// The name of the manager endpoint.
-pub fn endpoint() -> Result<EndpointName, EpError> {
-    EndpointName::parse(MANAGER_ENDPOINT).map_err(|_| EpError::internal("the manager endpoint's name is one"))
 }
 
 impl ManagerContract {
@@ -45,7 +41,7 @@ impl ManagerContract {
         }))?;
         let command = json!({
             "name": PING,
-            "class": "ephemeral",
+            "class": CallClass::Ephemeral.as_str(),
             "targeted": false,
             "capability": READ,
             "inputDigest": input[1].digest(),
@@ -97,9 +93,9 @@ impl ManagerContract {
     }
 
     /// What `describe` answers for this owner.
-    pub fn descriptor(&self, owner: &Owner) -> Result<Descriptor, EpError> {
-        Ok(Descriptor {
-            endpoint: endpoint()?,
+    pub fn descriptor(&self, owner: &Owner) -> Descriptor {
+        Descriptor {
+            endpoint: EndpointName::manager(),
             owner: owner.clone(),
             endpoint_type: None,
             clusters: vec![DescribedCluster {
@@ -107,7 +103,7 @@ impl ManagerContract {
                 commands: self.commands().cloned().collect(),
                 document: self.document.document().clone(),
             }],
-        })
+        }
     }
 }
 
@@ -131,7 +127,7 @@ mod tests {
         let declared = contract.command(&ping).unwrap();
         assert_eq!(declared.input_digest.as_str(), cotal_wire::canonical::VOID_CLOSURE_DIGEST);
         let owner = Owner::parse(&format!("u_{}", "a".repeat(26))).unwrap();
-        let described = contract.descriptor(&owner).unwrap().to_value();
+        let described = contract.descriptor(&owner).to_value();
         assert_eq!(described["endpoint"], "manager");
         assert_eq!(described["clusters"][0]["commands"], json!([PING]));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cotal_broker::{Connection, CredsConnector};
 use cotal_trust::idp::{Unread, below, http_client, read_body, secret_body};
-use cotal_wire::{ConnId, Entropy, EpError, LifecycleUid, es_value::EsValue};
+use cotal_wire::{ConnId, Entropy, EpError, LifecycleUid, es_value::EsValue, routes::EXCHANGE};
 use serde::Serialize;
 use zeroize::Zeroizing;
 
@@ -15,7 +15,6 @@ use super::{
     results::Enrolled,
 };
 
-const EXCHANGE: &str = "/exchange";
 /// How long an exchange may take (contract 08 §7.3).
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// A bearer and three short members.

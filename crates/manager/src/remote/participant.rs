@@ -10,7 +10,8 @@ use cotal_authority::{rail::nothing_stands, registration::register::Serving};
 use cotal_broker::{Connection, CredsConnector, Custody};
 use cotal_trust::{creds::Creds, nkey::Seed};
 use cotal_wire::{
-    Actor, ChannelPattern, Clock, Entropy, EpError, LifecycleUid, Owner, Principal, Role, ScopeEntry, Space,
+    Actor, ChannelPattern, Clock, EndpointName, Entropy, EpError, LifecycleUid, Owner, Principal, Role,
+    ScopeEntry, Space,
     endpoint_subject::EndpointCaller,
     manager_authority::{
         CredentialName, EnrollmentTarget, Incarnation, RetainedAuthority, StandingRole, serve_principal,
@@ -26,13 +27,13 @@ use zeroize::Zeroizing;
 use super::{
     agents::{AgentSecrets, Kept, digest_of},
     authority::HostAuthority,
-    contract::{self, ManagerContract},
+    contract::ManagerContract,
     error::RemoteError,
     exchange,
     host::ManagerHost,
     identity::{ManagerIdentity, Origin},
     one_shots,
-    rail::{Described, RailCaller},
+    rail::{Described, RailCaller, ServedBy},
     registration,
     requests::Current,
     results::{Enrolled, Known, Material},
@@ -359,7 +360,7 @@ impl Active {
             generation: None,
         };
         let rail = self.base.rail(connection, caller);
-        Ok(rail.describe(&contract::endpoint()?).await?)
+        Ok(rail.describe(&EndpointName::manager()).await?)
     }
 
     /// The agents of a name that were enrolled from here and are not known to be retired.
@@ -413,9 +414,10 @@ impl Active {
         };
         self.base
             .once("retirement-requester", &creds, async |connection| {
-                let name = contract::endpoint()?;
-                let serves = (&name, self.identity().instance(), current.epoch);
-                Ok(self.base.rail(connection, caller.clone()).retire(agent, serves).await)
+                let endpoint = EndpointName::manager();
+                let instance = self.identity().instance();
+                let by = ServedBy { endpoint: &endpoint, instance, epoch: current.epoch };
+                Ok(self.base.rail(connection, caller.clone()).retire(agent, &by).await)
             })
             .await
     }

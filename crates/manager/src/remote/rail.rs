@@ -5,13 +5,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use cotal_broker::{Connection, Subscription};
 use cotal_wire::{
-    Command, DigestRef, EndpointName, Entropy, EpCode, EpError, IdToken, LifecycleUid, Names, Nonce, OpId,
-    Space,
+    Command, DigestRef, EndpointName, Entropy, EpCode, EpError, IdToken, InstanceId, LifecycleUid, Names,
+    Nonce, OpId, Principal, Space,
     canonical::single_document_closure,
     contract::ClusterDocument,
     endpoint_subject::{EndpointCaller, Rail, ReplySubject, RequestSubject, SubjectTarget, TargetTriple},
     endpoint_token::DESCRIBE,
-    envelope::{ENVELOPE_VERSION, EndpointReply, ReplyCode, ReplyError},
+    envelope::{CallClass, ENVELOPE_VERSION, EndpointReply, ReplyCode, ReplyError},
     manager_authority::Incarnation,
 };
 use serde_json::{Value, json};
@@ -34,6 +34,16 @@ pub struct RailCaller<'a> {
     pub caller: EndpointCaller,
     /// Randomness.
     pub entropy: &'a dyn Entropy,
+}
+
+/// Which incarnation of a manager asks for the end of an agent of its.
+pub struct ServedBy<'a> {
+    /// Its endpoint.
+    pub endpoint: &'a EndpointName,
+    /// The instance.
+    pub instance: &'a InstanceId,
+    /// The epoch that its registration committed.
+    pub epoch: u64,
 }
 
 /// What an endpoint said of itself.
@@ -73,7 +83,7 @@ impl RailCaller<'_> {
             "v": ENVELOPE_VERSION,
             "id": id,
             "op": op,
-            "class": "ephemeral",
+            "class": CallClass::Ephemeral.as_str(),
             "replyExpected": true,
             "deadlineMs": u64::try_from(within.as_millis()).unwrap_or(u64::MAX),
             "from": { "id": self.caller.principal.key(), "name": self.caller.principal.actor },
@@ -151,25 +161,20 @@ impl RailCaller<'_> {
 
     /// Ends an agent: asks the auth endpoint for the one operation that retires it, and again while its barrier runs.
     /// Returns once it is retired for good.
-    pub async fn retire(
-        &self,
-        agent: &Incarnation,
-        serves: (&EndpointName, &cotal_wire::InstanceId, u64),
-    ) -> Result<(), EpError> {
+    pub async fn retire(&self, agent: &Incarnation, by: &ServedBy<'_>) -> Result<(), EpError> {
         let auth = EndpointName::auth();
         let described = self.describe(&auth).await?;
         let command = Command::retire_lifecycle();
         let (input, output) = digests(&described.descriptor, &command)?;
         let target = SubjectTarget::Handle(TargetTriple {
-            principal: cotal_wire::Principal::new(agent.owner.clone(), agent.actor.clone()),
+            principal: Principal::new(agent.owner.clone(), agent.actor.clone()),
             lifecycle_uid: agent.lifecycle_uid.clone(),
         });
         let op_id = OpId::managed_retirement(&agent.lifecycle_uid);
         let op =
             json!({ "endpoint": auth, "command": command, "inputDigest": input, "outputDigest": output });
-        let (serve_endpoint, serve_instance, serve_epoch) = serves;
         let args = json!({
-            "opId": op_id, "serveEndpoint": serve_endpoint, "serveInstanceId": serve_instance, "serveEpoch": serve_epoch,
+            "opId": op_id, "serveEndpoint": by.endpoint, "serveInstanceId": by.instance, "serveEpoch": by.epoch,
         });
         let mut last = EpError::unavailable("the retirement was not asked for");
         for _ in 0..RETIRE_ASKS {

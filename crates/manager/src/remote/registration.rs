@@ -19,17 +19,12 @@ use cotal_authority::{
 };
 use cotal_broker::Connection;
 use cotal_wire::{
-    Entropy, EpCode, EpError, InstanceId, OpId, Owner, Principal, manager_authority::serve_principal,
-    rows::ServiceSpec,
+    EndpointName, Entropy, EpCode, EpError, InstanceId, OpId, Owner, Principal,
+    manager_authority::serve_principal, rows::ServiceSpec,
 };
 use serde_json::Map;
 
-use super::{
-    authority::HostAuthority,
-    backoff::Backoff,
-    contract::{self, ManagerContract},
-    error::RemoteError,
-};
+use super::{authority::HostAuthority, backoff::Backoff, contract::ManagerContract, error::RemoteError};
 
 /// First and longest pause of a manager that is out of turn, and how long it waits in all: the credential that it registers
 /// with ends after five minutes.
@@ -126,11 +121,11 @@ impl Evictor for ThroughHost<'_> {
 }
 
 /// The instance of this manager's endpoint.
-pub fn at(authority: &HostAuthority) -> Result<EndpointInstance, EpError> {
-    Ok(EndpointInstance {
-        endpoint: contract::endpoint()?.token(),
+fn at(authority: &HostAuthority) -> EndpointInstance {
+    EndpointInstance {
+        endpoint: EndpointName::manager().token(),
         instance: authority.identity().instance().clone(),
-    })
+    }
 }
 
 /// Registers this manager's endpoint over the executor's connection, and says that it is ready.
@@ -146,7 +141,7 @@ pub async fn register(
 ) -> Result<Serving, RemoteError> {
     let identity = authority.identity();
     let registry = Registry::of_participant(connection, identity.space());
-    let at = at(authority)?;
+    let at = at(authority);
     publish(&registry, contract.artifacts()).await?;
 
     let principal = serve_principal(owner, identity.instance());
@@ -167,7 +162,7 @@ pub async fn register(
         )));
     }
 
-    let name = contract::endpoint()?;
+    let name = EndpointName::manager();
     let spec = ServiceSpec::new(&name, owner, vec![contract.cluster().clone()])?;
     let op = OpId::parse(identity.instance().as_str())
         .map_err(|_| EpError::internal("an instance's id is an operation's"))?;
@@ -204,7 +199,7 @@ pub async fn register(
 /// the next epoch of the same manager.
 pub async fn deregister(connection: &Connection, authority: &HostAuthority) -> Result<bool, RemoteError> {
     let registry = Registry::of_participant(connection, authority.identity().space());
-    let at = at(authority)?;
+    let at = at(authority);
     match deregister_instance(registry.stores(), &at).await? {
         Deregistration::Removed { .. } => Ok(true),
         Deregistration::Absent => Ok(false),

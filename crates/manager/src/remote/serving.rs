@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cotal_broker::{Connection, CredsConnector, Message, RenewableCreds, Subscription};
 use cotal_wire::{
-    Command, EpCode, EpError, IdToken, InstanceId, Names, Owner, Space, SpaceToken,
+    Command, EndpointName, EpCode, EpError, IdToken, InstanceId, Names, Owner, Space, SpaceToken,
     contract::{ClusterCommand, CommandMode},
     endpoint_subject::{Rail, RequestSubject, SubjectTarget},
     endpoint_token::{DESCRIBE, EndpointToken},
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::contract::{self, ManagerContract, PING};
+use super::contract::{ManagerContract, PING};
 
 /// How many requests on one rail of one command are being answered at once.
 const AT_ONCE: usize = 16;
@@ -105,19 +105,15 @@ enum Answer {
 }
 
 impl Rules {
-    fn new(
-        serves: Serves,
-        contract: &ManagerContract,
-        commands: Option<Arc<dyn ManagerCommands>>,
-    ) -> Result<Self, EpError> {
-        Ok(Self {
+    fn new(serves: Serves, contract: &ManagerContract, commands: Option<Arc<dyn ManagerCommands>>) -> Self {
+        Self {
             space: serves.space.token(),
-            endpoint: contract::endpoint()?.token(),
-            descriptor: contract.descriptor(&serves.owner)?.to_value(),
+            endpoint: EndpointName::manager().token(),
+            descriptor: contract.descriptor(&serves.owner).to_value(),
             contract: contract.clone(),
             serves,
             commands,
-        })
+        }
     }
 
     /// A request that this incarnation must answer; anything else names no sender, or somebody else.
@@ -253,7 +249,7 @@ impl ManagerEndpoint {
         commands: Option<Arc<dyn ManagerCommands>>,
     ) -> Result<Self, EpError> {
         let label = super::label("manager-serve", &serves.space);
-        let rules = Arc::new(Rules::new(serves, contract, commands)?);
+        let rules = Arc::new(Rules::new(serves, contract, commands));
         let connection = Box::pin(connector.open_standing(label, creds)).await?;
         match Self::hear(&connection, &rules).await {
             Ok(listeners) => Ok(Self { connection, listeners: Mutex::new(listeners) }),
@@ -338,7 +334,7 @@ mod tests {
             instance: InstanceId::parse(&"i".repeat(26)).unwrap(),
             epoch: 0,
         };
-        Rules::new(serves, &ManagerContract::ping().unwrap(), None).unwrap()
+        Rules::new(serves, &ManagerContract::ping().unwrap(), None)
     }
 
     fn request(command: &str, rail: &str, more: &Value) -> (String, Vec<u8>) {
@@ -464,7 +460,7 @@ mod tests {
         };
         let declared = [command("run-start", false), command("run-answer", true)];
         let contract = ManagerContract::of(1, &declared, []).unwrap();
-        Rules::new(rules().serves, &contract, commands).unwrap()
+        Rules::new(rules().serves, &contract, commands)
     }
 
     #[tokio::test]

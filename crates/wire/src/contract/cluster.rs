@@ -159,11 +159,8 @@ impl ClusterCommand {
         if name.as_str() == DESCRIBE {
             return Err(fields.bad("name", "something else than describe, which every endpoint answers"));
         }
-        let class = match fields.text("class")? {
-            "ephemeral" => CallClass::Ephemeral,
-            "journal" => CallClass::Journal,
-            _ => return Err(fields.bad("class", "ephemeral or journal")),
-        };
+        let class = CallClass::from_name(fields.text("class")?);
+        let class = class.ok_or_else(|| fields.bad("class", "ephemeral or journal"))?;
         let journal = class == CallClass::Journal;
         let targeted = fields.boolean("targeted")?;
         let modes = fields.modes(targeted)?;

@@ -32,6 +32,21 @@ pub enum CallClass {
     Journal,
 }
 
+impl CallClass {
+    /// As requests and contracts name it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ephemeral => "ephemeral",
+            Self::Journal => "journal",
+        }
+    }
+
+    /// The class of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Ephemeral, Self::Journal].into_iter().find(|class| class.as_str() == name)
+    }
+}
+
 /// The agent that the body names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BodyTarget {
@@ -122,11 +137,8 @@ impl EndpointRequest {
         request.version()?;
         let id = request.token("id")?;
         let op = Operation::parse(&request)?;
-        let class = match request.get("class").and_then(Value::as_str) {
-            Some("ephemeral") => CallClass::Ephemeral,
-            Some("journal") => CallClass::Journal,
-            _ => return Err(request.bad("class", "ephemeral or journal")),
-        };
+        let class = request.get("class").and_then(Value::as_str).and_then(CallClass::from_name);
+        let class = class.ok_or_else(|| request.bad("class", "ephemeral or journal"))?;
         let reply_expected = request.flag("replyExpected")?;
         if class == CallClass::Journal && reply_expected {
             return Err(EpError::bad_request("a journal request expects no reply"));

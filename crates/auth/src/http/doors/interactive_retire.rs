@@ -14,7 +14,7 @@ use super::{
     sentence_of, status_of,
 };
 
-pub(crate) const PATH: &str = "/interactive-lifecycle/retire";
+pub(crate) const PATH: &str = cotal_wire::routes::RETIRE_INTERACTIVE;
 
 const DOOR: Door = Door {
     what: "interactive lifecycle retirement",

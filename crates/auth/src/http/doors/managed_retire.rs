@@ -14,7 +14,7 @@ use super::{
     Door, Doors, Named, RetirementBody, Unread, refused,
 };
 
-pub(crate) const PATH: &str = "/managed-lifecycle/retire";
+pub(crate) const PATH: &str = cotal_wire::routes::RETIRE_MANAGED;
 
 const DOOR: Door = Door {
     what: "managed lifecycle retirement",
