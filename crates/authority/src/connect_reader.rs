@@ -290,7 +290,8 @@ impl ConnectReader {
         Ok(sessions)
     }
 
-    /// Whether the stores are proved on the current connection.
+    /// Whether the stores are proved on the current connection: for tests, which wait for it.
+    #[cfg(any(test, feature = "failpoints"))]
     pub fn is_proved(&self) -> bool {
         matches!(self.standing(), Ok(Standing::Proved(_)))
     }

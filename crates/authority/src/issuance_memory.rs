@@ -62,7 +62,8 @@ impl Memory {
         Self { stream: None, next: 1, own: BTreeSet::new(), live: BTreeMap::new() }
     }
 
-    /// How many live rows are remembered.
+    /// How many live rows are remembered: for tests.
+    #[cfg(any(test, feature = "failpoints"))]
     pub(crate) fn rows(&self) -> usize {
         self.live.values().map(Vec::len).sum()
     }

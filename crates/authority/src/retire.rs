@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use cotal_broker::{kv::WriteOutcome, stream};
 use cotal_wire::{
-    EndpointToken, EpError, LifecycleUid, OpDuty, OpId, Principal, Revision, names,
+    EndpointToken, EpError, LifecycleUid, OpId, Principal, Revision, names,
     rows::{AgentGate, FrontierRecord, Intent, OpKind, RetirementIntent},
 };
 
@@ -17,7 +17,7 @@ use crate::{
         require_active_head, require_open_gate, write_gate, write_head,
     },
     containment::contain,
-    drain::{OwedRow, Retiring},
+    drain::{OwedRow, Retiring, repair_principals},
     intents,
     retirement::{RetirementFailure, RetirementReport},
     retirement_step::{Phase, RetirementRun, RetirementStep, own_frontier},
@@ -127,7 +127,7 @@ async fn run(
             }
             RetirementStep::FenceRepairs => {
                 // Even when no repair ran: an earlier run may have opened one.
-                let repairs = OpDuty::REPAIRS.map(|duty| duty.principal(op)).into();
+                let repairs = repair_principals(op).into();
                 deps.evict(&repairs).await?;
                 run.done = Phase::Fenced;
             }

@@ -117,8 +117,9 @@ impl Drain {
         }
     }
 
-    /// Another patience of the cleaner: how long a fetch stays open, and how many passes may bring nothing. An expiry
-    /// under [`MIN_FETCH_EXPIRY`] refuses every cleaning.
+    /// Another patience of the cleaner, for tests: how long a fetch stays open, and how many passes may bring nothing. An
+    /// expiry under [`MIN_FETCH_EXPIRY`] refuses every cleaning.
+    #[cfg(any(test, feature = "failpoints"))]
     #[must_use]
     pub fn with_pace(mut self, fetch_expiry: Duration, stalled_passes: u32) -> Self {
         self.pace = Pace { fetch_expiry, stalled_passes };
