@@ -86,7 +86,8 @@ pub(crate) enum Company {
 }
 
 impl Pace {
-    /// Between `floor` and `most`, which is never exceeded. It starts small, and each turn may double it.
+    /// At most `most`, whatever `floor` is, and at least `floor`: beside others half of that, and never less than 1. It
+    /// starts at `floor`, and each turn may double it.
     pub(crate) fn new(floor: usize, most: usize) -> Self {
         let floor = floor.clamp(1, most.max(1));
         Self {

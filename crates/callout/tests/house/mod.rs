@@ -132,14 +132,7 @@ impl House {
         let entropy = Arc::new(SystemEntropy);
         let url = store.as_deref().unwrap_or(&server).url();
         let custody = Custody::new();
-        let connector = Connector::new(
-            &url,
-            material.space.clone(),
-            material.account.data_account(),
-            custody.clone(),
-            clock.clone(),
-            entropy.clone(),
-        );
+        let connector = material.connector(&url, &custody);
         let admin = connector
             .open(format!("cotal:test-admin:{name}"), &|_| everything(), Lifetime::Renewing)
             .await
@@ -384,14 +377,7 @@ impl Parts<'_> {
         if !self.plan.callers {
             return Callers::default();
         }
-        let connector = Connector::new(
-            self.store,
-            self.material.space.clone(),
-            self.material.account.data_account(),
-            self.custody.clone(),
-            Arc::new(SystemClock),
-            Arc::new(SystemEntropy),
-        );
+        let connector = self.material.connector(self.store, self.custody);
         let issuer = IssuerSession::new(connector, Arc::new(SystemEntropy), 300).unwrap();
         if let Some(failpoint) = self.plan.watch.lock().take() {
             issuer.watch(&failpoint);
@@ -402,14 +388,7 @@ impl Parts<'_> {
 
     async fn start(self) -> Callout {
         let material = self.material;
-        let connector = Connector::new(
-            &self.server.url(),
-            material.space.clone(),
-            material.account.data_account(),
-            Custody::new(),
-            Arc::new(SystemClock),
-            Arc::new(SystemEntropy),
-        );
+        let connector = material.connector(&self.server.url(), &Custody::new());
         let label = format!("cotal:auth-callout:{}", material.space);
         let connection = connector.open_creds(label, &material.callout.callout_creds).await.unwrap();
         let (sink, denial_takes) = (Arc::clone(self.lines), self.plan.denial_takes);
@@ -534,6 +513,18 @@ impl Material {
         let data = account.data_account().account;
         let callout = CalloutAuth::create(&space, &trust.operator, &data, entropy, now);
         Self { space, trust, account, callout, state_dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// Opens connections to the data account at this broker, signed by its key.
+    pub(crate) fn connector(&self, broker: &str, custody: &Custody) -> Connector {
+        Connector::new(
+            broker,
+            self.space.clone(),
+            self.account.data_account(),
+            custody.clone(),
+            Arc::new(SystemClock),
+            Arc::new(SystemEntropy),
+        )
     }
 
     /// A broker that trusts both accounts.

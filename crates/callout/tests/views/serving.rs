@@ -1,9 +1,7 @@
 //! A manager and a session that it serves, and what was issued to its callers.
 
-use std::sync::Arc;
-
 use cotal_authority::issued::retire_lifecycle_issuance;
-use cotal_broker::{Connector, Custody, kv::LeaderRead};
+use cotal_broker::{Custody, kv::LeaderRead};
 use cotal_testkit::{
     raw::{ConnectOutcome, RawClient},
     rows::{Rows, ServedSession, ServingManager},
@@ -96,14 +94,7 @@ pub(crate) async fn end_issuance(house: &House, granted: &Granted) -> u64 {
     let material = &house.material;
     let principal = Principal::new(&granted.owner, granted.actor.clone());
     let source = SourceRef::actor_ledger(&material.space.token(), &principal, &granted.uid);
-    let connector = Connector::new(
-        &house.server.url(),
-        material.space.clone(),
-        material.account.data_account(),
-        Custody::new(),
-        Arc::new(SystemClock),
-        Arc::new(SystemEntropy),
-    );
+    let connector = material.connector(&house.server.url(), &Custody::new());
     retire_lifecycle_issuance(&connector, &source).await.unwrap()
 }
 

@@ -1,9 +1,6 @@
 //! A user that an auth callout placed: it carries no tags, and is known by the name of its JWT.
 
-use std::sync::Arc;
-
 use cotal_authority::{claim_oracle::Verdict, evict::Evictor as _};
-use cotal_broker::{Connector, Custody};
 use cotal_testkit::{
     broker::NatsServer,
     raw::{ConnectOutcome, RawClient},
@@ -18,9 +15,9 @@ use cotal_wire::{Clock, Nkey, Permissions, Rules};
 use crate::house::{House, Trust, eventually, principal};
 
 /// Answers every connect: the user is placed in the data account under the name that its token asks for.
-async fn serve(connector: &Connector, callout: CalloutAuth, house: &House) {
-    let connection =
-        connector.open_creds("cotal:auth-service:main".into(), &callout.callout_creds).await.unwrap();
+async fn serve(callout: CalloutAuth, house: &House) {
+    let label = "cotal:auth-service:main".to_owned();
+    let connection = house.connector.open_creds(label, &callout.callout_creds).await.unwrap();
     let mut requests = connection.subscribe("$SYS.REQ.USER.AUTH", None).await.unwrap();
     connection.flush().await.unwrap();
     let data = house.account.data_account();
@@ -69,16 +66,8 @@ async fn a_user_that_the_callout_placed_is_seen_and_ended_by_the_name_of_its_pri
     let extra = [(callout.account.public().to_string(), callout.jwt.clone())];
     let server = NatsServer::start_with(|port, store| trust.config(port, store, &extra)).await;
     let house = House::on(trust, &server.url(), 1).await;
-    let connector = Connector::new(
-        &server.url(),
-        house.space.clone(),
-        house.account.data_account(),
-        Custody::new(),
-        Arc::new(SystemClock),
-        Arc::new(SystemEntropy),
-    );
     let sentinel = callout.sentinel_creds.to_string();
-    serve(&connector, callout, &house).await;
+    serve(callout, &house).await;
     let _daemon = house.daemon().await;
 
     let (alice, bob) = (principal("alice"), principal("bob"));

@@ -117,12 +117,8 @@ impl House {
             Arc::new(SystemClock),
             Arc::new(SystemEntropy),
         );
-        let everything = |_: &ConnId| {
-            let all = || Rules { allow: vec![">".to_owned()], deny: Vec::new() };
-            Permissions { publish: all(), subscribe: all() }
-        };
-        let anything =
-            connector.open("cotal:test:main".to_owned(), &everything, Lifetime::Renewing).await.unwrap();
+        let label = "cotal:test:main".to_owned();
+        let anything = connector.open(label, &|_: &ConnId| everything(), Lifetime::Renewing).await.unwrap();
         let house = Self {
             store: Arc::new(Store::default()),
             urls: urls.to_owned(),
@@ -294,20 +290,22 @@ impl House {
         self.remove_peer_at(url, name).await;
     }
 
-    /// As [`Self::remove_peer`], asked at the server at this URL.
-    pub(crate) async fn remove_peer_at(&self, url: &str, name: &str) {
+    /// A client that may do anything in the system account, on the server at this URL.
+    pub(crate) async fn system_client_at(&self, url: &str) -> RawClient {
         let anything = mint_system_user(
             &self.trust,
             CredentialKind::ConnectionEvictor,
-            |_| {
-                let all = || Rules { allow: vec![">".to_owned()], deny: Vec::new() };
-                Permissions { publish: all(), subscribe: all() }
-            },
+            |_| everything(),
             &SystemEntropy,
             SystemClock.now_secs(),
         );
         let creds = anything.unwrap().creds.to_string();
-        let mut client = RawClient::connect(url, Some(&creds), None, None).await.0.unwrap();
+        RawClient::connect(url, Some(&creds), None, None).await.0.unwrap()
+    }
+
+    /// As [`Self::remove_peer`], asked at the server at this URL.
+    pub(crate) async fn remove_peer_at(&self, url: &str, name: &str) {
+        let mut client = self.system_client_at(url).await;
         client.try_subscribe("_INBOX.removed", None).await.unwrap();
         let request = json!({ "peer": name }).to_string();
         client.publish("$JS.API.SERVER.REMOVE", Some("_INBOX.removed"), request.as_bytes()).await.unwrap();
@@ -364,6 +362,11 @@ impl House {
         let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
         assert!(answer["seq"].is_u64(), "{key} was not stored: {answer}");
     }
+}
+
+fn everything() -> Permissions {
+    let all = || Rules { allow: vec![">".to_owned()], deny: Vec::new() };
+    Permissions { publish: all(), subscribe: all() }
 }
 
 pub(crate) fn principal(actor: &str) -> Principal {

@@ -1,8 +1,8 @@
 //! More connections than one page holds.
 
 use std::{
-    collections::VecDeque,
-    time::{Duration, Instant},
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use cotal_testkit::raw::{ConnectOutcome, RawClient};
 use cotal_wire::{
     Principal,
     delivery_admin::{AdminRequest, Liveness, PrincipalLiveness, parse_reply},
+    grants::delivery::{OBSERVER_INBOX, connections_subject},
 };
 use futures::{StreamExt, stream};
 
@@ -68,6 +69,22 @@ async fn seen(house: &House, principal: &Principal) -> Liveness {
     }
 }
 
+/// How many pages each sweep has asked for, by the nonce that its questions are answered under.
+async fn pages_asked(watcher: &mut RawClient) -> BTreeMap<String, usize> {
+    watcher.ping().await.unwrap();
+    let mut asked = BTreeMap::new();
+    while let Some(question) = watcher.take_message() {
+        let reply = question.reply.unwrap();
+        let sweep = reply.strip_prefix(&format!("{OBSERVER_INBOX}.evict.")).unwrap();
+        let (nonce, _) = sweep.split_once('.').unwrap();
+        *asked.entry(nonce.to_owned()).or_default() += 1;
+    }
+    asked
+}
+
+/// Pages of 1,024 connections that 2,200 of them fill, each with the end of the one before.
+const PAGES: usize = 3;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_come_and_go_all_the_time_spoil_no_sweep() {
     let (_server, house) = House::start().await;
@@ -90,7 +107,8 @@ async fn clients_that_come_and_go_all_the_time_spoil_no_sweep() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let began = Instant::now();
+    let mut watcher = house.system_client_at(&house.urls).await;
+    watcher.try_subscribe(&connections_subject(house.account.account.public()), None).await.unwrap();
     let asking = async {
         for _ in 0..2 {
             assert_eq!(seen(&house, &last).await, Liveness::Live);
@@ -105,7 +123,8 @@ async fn clients_that_come_and_go_all_the_time_spoil_no_sweep() {
         () = asking => {}
         () = churning => unreachable!("it never ends"),
     }
-    let took = began.elapsed();
     assert!(left > 16, "there was churn: {left} left");
-    assert!(took < Duration::from_secs(30), "eight sweeps took {took:?}");
+    let asked = pages_asked(&mut watcher).await;
+    assert!(asked.len() >= 8, "six questions, and an eviction between two sweeps: {asked:?}");
+    assert!(asked.values().all(|pages| *pages <= 2 * PAGES), "none is asked for again and again: {asked:?}");
 }
