@@ -1,16 +1,20 @@
-//! Actors with secrets, and the bearers that they exchange them for.
+//! Who connects: actors with secrets and the bearers that they exchange them for, and users that need no callout.
 
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result};
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use cotal_ledger::{GrantInput, Ledger, mint_agent_secret};
+use cotal_testkit::jwt::claims_of;
 use cotal_trust::{
     bearer::{BearerGrant, mint},
+    bundle::DataAccount,
+    creds::Creds,
     issuer::IssuerKeySet,
+    jwt::{UserClaims, encode_user},
+    nkey::Seed,
     system::{SystemClock, SystemEntropy},
 };
-use cotal_wire::{Actor, Clock, CredentialId, DerivedOwner, LifecycleUid, Space};
+use cotal_wire::{Actor, Clock, CredentialId, DerivedOwner, LifecycleUid, Permissions, Rules, Space};
 use cotal_workspace::material::UserAuthMaterial;
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -148,7 +152,23 @@ fn input(owner: &DerivedOwner, actor: &Actor, uid: &LifecycleUid) -> GrantInput 
 }
 
 fn credential_of(token: &str) -> Result<CredentialId> {
-    let payload = token.split('.').nth(1).context("not a compact JWS")?;
-    let claims: serde_json::Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload)?)?;
+    let claims = claims_of(token)?;
     Ok(CredentialId::parse(claims["act"]["credentialId"].as_str().context("no credential id")?)?)
+}
+
+/// A user of the data account that needs no callout.
+pub(crate) fn static_user(account: &DataAccount) -> Creds {
+    let seed = Seed::generate(&SystemEntropy);
+    let claims = UserClaims {
+        name: "floor".into(),
+        subject: seed.public().clone(),
+        issuer_account: account.account.clone(),
+        permissions: Permissions {
+            publish: Rules { allow: vec!["bench.>".into()], deny: vec![] },
+            subscribe: Rules { allow: vec!["_INBOX_bench.>".into()], deny: vec![] },
+        },
+        tags: vec![],
+        exp: None,
+    };
+    Creds { jwt: encode_user(&claims, &account.signing, SystemClock.now_secs()), seed }
 }

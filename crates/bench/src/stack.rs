@@ -21,7 +21,7 @@ use cotal_workspace::{
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
 
-use crate::{door::Door, population::Ground};
+use crate::{door::Door, population::Ground, proc};
 
 /// How long a start or a stop may take.
 const WITHIN: Duration = Duration::from_secs(120);
@@ -128,7 +128,7 @@ impl Stack {
             std::fs::read_to_string(&files.pid).context("the auth service's pid")?.trim().parse()?;
         terminate(pid)?;
         let started = Instant::now();
-        while is_alive(pid) {
+        while proc::is_alive(pid) {
             ensure!(started.elapsed() < WITHIN, "the auth service of `cotal up` does not stop");
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -149,10 +149,4 @@ impl AuthService {
 
 fn terminate(pid: i32) -> Result<()> {
     Ok(kill_process(Pid::from_raw(pid).context("no process")?, Signal::TERM)?)
-}
-
-/// Whether a process runs; one that nobody has waited for does not.
-fn is_alive(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }

@@ -29,8 +29,12 @@ use cotal_workspace::{
 use futures::{StreamExt, TryStreamExt, stream};
 use tempfile::TempDir;
 
-use super::process::open_files;
-use crate::{loadgen::Ticket, population::Ground, progress, static_user};
+use crate::{
+    loadgen::Ticket,
+    population::{Ground, static_user},
+    proc::open_files,
+    progress,
+};
 
 /// What the broker may reserve, in bytes.
 const ROOM: u64 = 1 << 40;

@@ -154,7 +154,7 @@ pub(crate) async fn measure(cotal: &Path, quick: bool, lanes: Option<usize>) -> 
         lone_p50_ms: lone_connects.p50_ms,
         neighbour_p99_ratio: neighbour.p99_ratio,
         neighbour,
-        replica_rate_ratio: replica.with_per_s.map(|per_s| per_s / replica.alone_per_s),
+        replica_rate_ratio: replica.with_per_s / replica.alone_per_s,
         replica,
         exchange_agent_per_s: exchange.agent.per_s,
         exchange_agent_p99_ms: exchange.agent.p99_ms,
@@ -272,13 +272,10 @@ async fn replicated(
 ) -> Result<Replica> {
     progress("a storm on the service alone, and with a callout replica beside it");
     let alone = broker_beside(ground, lone, people, extent).await?;
-    let Some(replica) = Process::replica(cotal, ground).await? else {
-        progress("this build has no callout replica");
-        return Ok(Replica::without(alone));
-    };
+    let replica = Process::replica(cotal, ground).await?;
     let with = broker_beside(ground, lone, people, extent).await?;
     replica.stop().await?;
-    Ok(Replica::of(alone, with))
+    Ok(Replica { alone_per_s: alone.per_s, with_per_s: with.per_s, alone, with })
 }
 
 async fn broker_beside(

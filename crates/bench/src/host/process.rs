@@ -6,11 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
 use super::ground::HostGround;
+use crate::{proc, progress};
 
 /// How long a host may take to open every lane.
 const READY_WITHIN: Duration = Duration::from_secs(900);
@@ -19,6 +20,8 @@ const STOP_WITHIN: Duration = Duration::from_secs(300);
 /// How long a replica may take.
 const REPLICA_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Lines of a process's log that are shown when it did not become ready.
+const LAST_LINES: usize = 20;
 
 pub(super) struct Process {
     child: Child,
@@ -52,25 +55,19 @@ impl Process {
         Ok(process)
     }
 
-    /// `cotal auth-service --callout-only` of the first lane; `None` when this build has none.
-    pub(super) async fn replica(cotal: &Path, ground: &HostGround) -> Result<Option<Self>> {
+    /// `cotal auth-service --callout-only` of the first lane.
+    pub(super) async fn replica(cotal: &Path, ground: &HostGround) -> Result<Self> {
         let mut command = Command::new(cotal);
         command.args(["auth-service", "--callout-only", "--server", &ground.server.url(), "--space"]);
         command.arg(ground.lanes[0].space.as_str());
         let mut process = Self::spawn(command, ground, "replica")?;
         let began = Instant::now();
         // A replica writes no file that says it is ready: its own line does.
-        loop {
-            if process.child.try_wait()?.is_some() {
-                crate::progress(&format!("replica: {}", process.said()?.trim()));
-                return Ok(None);
-            }
-            if process.said()?.lines().any(|line| line.contains("callout replica of space")) {
-                return Ok(Some(process));
-            }
+        while !process.said()?.lines().any(|line| line.contains("callout replica of space")) {
             process.check_runs(began, REPLICA_WITHIN)?;
             tokio::time::sleep(LOOK_EVERY).await;
         }
+        Ok(process)
     }
 
     fn spawn(mut command: Command, ground: &HostGround, name: &str) -> Result<Self> {
@@ -93,40 +90,34 @@ impl Process {
 
     fn check_runs(&mut self, since: Instant, within: Duration) -> Result<()> {
         let ended = self.child.try_wait()?;
-        let in_time = since.elapsed() < within;
-        if ended.is_some() || !in_time {
-            let said = self.said()?;
-            let tail: Vec<_> = said.lines().rev().take(20).collect();
-            ensure!(
-                false,
-                "{ended:?}; it said last:\n{}",
-                tail.into_iter().rev().collect::<Vec<_>>().join("\n")
-            );
+        if ended.is_none() && since.elapsed() < within {
+            return Ok(());
         }
-        Ok(())
+        let why = ended.map_or_else(
+            || format!("it was not ready within {} s", within.as_secs()),
+            |status| format!("it ended with {status} before it was ready"),
+        );
+        let said = self.said()?;
+        let lines: Vec<_> = said.lines().collect();
+        let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n");
+        bail!("{why}; it said last:\n{last}")
     }
 
     /// Resident memory in KiB.
     pub(super) fn rss_kib(&self) -> Result<u64> {
-        self.status("VmRSS:")
+        proc::rss_kib(self.pid)
     }
 
     pub(super) fn threads(&self) -> Result<u64> {
-        self.status("Threads:")
+        proc::threads(self.pid)
     }
 
     pub(super) fn files(&self) -> Result<usize> {
-        Ok(open_files(self.pid)?.0)
+        Ok(proc::open_files(self.pid)?.0)
     }
 
     pub(super) fn pid(&self) -> u32 {
         self.pid
-    }
-
-    fn status(&self, name: &str) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid))?;
-        let line = status.lines().find(|line| line.starts_with(name)).context("no such figure")?;
-        Ok(line.split_whitespace().nth(1).context("no figure")?.parse()?)
     }
 
     pub(super) async fn stop(mut self) -> Result<()> {
@@ -135,7 +126,7 @@ impl Process {
         let began = Instant::now();
         let ended = tokio::time::timeout(STOP_WITHIN, self.child.wait()).await;
         ensure!(ended.is_ok(), "it did not stop within {} s", STOP_WITHIN.as_secs());
-        crate::progress(&format!("stopped after {:.1} s", began.elapsed().as_secs_f64()));
+        progress(&format!("stopped after {:.1} s", began.elapsed().as_secs_f64()));
         Ok(())
     }
 }
@@ -148,34 +139,14 @@ pub(super) struct Meter {
 
 impl Meter {
     pub(super) fn of(processes: &[u32]) -> Result<Self> {
-        let processes = processes.iter().map(|pid| Ok((*pid, cpu_of(*pid)?))).collect::<Result<_>>()?;
+        let processes = processes.iter().map(|pid| Ok((*pid, proc::cpu_of(*pid)?))).collect::<Result<_>>()?;
         Ok(Self { began: Instant::now(), processes })
     }
 
     /// What each took meanwhile, in the order that they were named.
     pub(super) fn percent(&self) -> Result<Vec<f64>> {
         let over = self.began.elapsed().as_secs_f64();
-        let spent = |pid, before| Ok(100.0 * cpu_of(pid)?.saturating_sub(before).as_secs_f64() / over);
+        let spent = |pid, before| Ok(100.0 * proc::cpu_of(pid)?.saturating_sub(before).as_secs_f64() / over);
         self.processes.iter().map(|(pid, before)| spent(*pid, *before)).collect()
     }
-}
-
-/// How many files a process has open, and how many it may.
-pub(super) fn open_files(pid: u32) -> Result<(usize, usize)> {
-    let open = std::fs::read_dir(format!("/proc/{pid}/fd"))?.count();
-    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
-    let soft = line.and_then(|line| line.split_whitespace().next()).context("no limit of open files")?;
-    Ok((open, soft.parse().unwrap_or(usize::MAX)))
-}
-
-/// Processor time that a process has taken so far.
-fn cpu_of(pid: u32) -> Result<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, rest) = stat.rsplit_once(')').context("no command in the stat")?;
-    let fields: Vec<&str> = rest.split_whitespace().collect();
-    // utime and stime are fields 14 and 15; the state, field 3, is the first here.
-    let ticks: u64 = fields.get(11).context("no utime")?.parse::<u64>()?
-        + fields.get(12).context("no stime")?.parse::<u64>()?;
-    Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
 }

@@ -24,8 +24,7 @@ pub(crate) struct HostReport {
     pub(crate) lone_p50_ms: f64,
     pub(crate) neighbour_p99_ratio: f64,
     pub(crate) neighbour: Neighbour,
-    /// `None` in a build without callout replicas.
-    pub(crate) replica_rate_ratio: Option<f64>,
+    pub(crate) replica_rate_ratio: f64,
     pub(crate) replica: Replica,
     pub(crate) exchange_agent_per_s: f64,
     pub(crate) exchange_agent_p99_ms: f64,
@@ -62,9 +61,9 @@ pub(crate) struct StormCost {
 #[derive(Debug, Serialize)]
 pub(crate) struct Replica {
     pub(crate) alone_per_s: f64,
-    pub(crate) with_per_s: Option<f64>,
+    pub(crate) with_per_s: f64,
     pub(crate) alone: StormCost,
-    pub(crate) with: Option<StormCost>,
+    pub(crate) with: StormCost,
 }
 
 /// Exchanges on the loopback face.
@@ -84,14 +83,4 @@ pub(crate) struct Exchanges {
     pub(crate) refused: usize,
     pub(crate) service_cpu_pct: f64,
     pub(crate) broker_cpu_pct: f64,
-}
-
-impl Replica {
-    pub(super) fn without(alone: StormCost) -> Self {
-        Self { alone_per_s: alone.per_s, with_per_s: None, alone, with: None }
-    }
-
-    pub(super) fn of(alone: StormCost, with: StormCost) -> Self {
-        Self { alone_per_s: alone.per_s, with_per_s: Some(with.per_s), alone, with: Some(with) }
-    }
 }

@@ -9,9 +9,12 @@ use std::{
 use anyhow::{Context, Result, bail};
 use cotal_testkit::space::TestSpace;
 use cotal_workspace::material::Discovery;
-use tokio::process::{Child, Command};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+};
 
-use crate::door::Door;
+use crate::{door::Door, proc};
 
 /// How long a process may take to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -29,7 +32,7 @@ impl Bare {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
-        crate::first_line(&mut child).await?;
+        first_line(&mut child).await?;
         Ok(Self { child })
     }
 
@@ -87,9 +90,7 @@ impl Service {
 
     /// Resident memory in KiB.
     pub(crate) fn rss_kib(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid))?;
-        let line = status.lines().find(|l| l.starts_with("VmRSS:")).context("no VmRSS")?;
-        Ok(line.split_whitespace().nth(1).context("no figure")?.parse()?)
+        proc::rss_kib(self.pid)
     }
 
     /// What the callout has answered so far, from its own log lines.
@@ -107,4 +108,13 @@ impl Service {
     pub(crate) async fn stop(mut self) -> Result<()> {
         Ok(self.child.kill().await?)
     }
+}
+
+/// Reads a child's first line, which says that it is ready.
+async fn first_line(child: &mut Child) -> Result<String> {
+    let stdout = child.stdout.take().context("no stdout")?;
+    let mut lines = BufReader::new(stdout).lines();
+    let line = tokio::time::timeout(READY_WITHIN, lines.next_line()).await??.context("ended early")?;
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    Ok(line)
 }
