@@ -1,12 +1,19 @@
 //! Contract 06 §5: holders are evicted and frozen gates reconciled, for real, through the space's delivery daemon.
 
+use std::pin::pin;
+
 use cotal_auth::{AuthService, start_auth_service};
+use cotal_authority::turns::MAX_WAITING;
+use cotal_broker::Message;
 use cotal_delivery::Delivery;
 use cotal_testkit::manager::TestManager;
 use cotal_wire::{
     Owner, Principal,
+    delivery_admin::{AdminRequest, EvictionResult, answer as answered},
     manager_authority::{HolderState, Kind, MaintenanceRequest, MaintenanceResult, Mended, StandingRole},
+    subject::{ControlService, Subjects},
 };
+use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use serde_json::{Value, json};
 
 use super::{
@@ -177,4 +184,91 @@ async fn a_repair_ends_no_registration_that_runs_and_nobody_whom_the_family_name
     connected.close().await.unwrap();
     house.mended("bob", &sent).await;
     house.stop().await;
+}
+
+/// What the daemon says of an eviction in which nobody was there.
+fn nobody_was_there(asked: &Message) -> Vec<u8> {
+    let AdminRequest::EvictPrincipal(principal) = AdminRequest::parse(&asked.payload).unwrap() else {
+        panic!("{asked:?}")
+    };
+    let (kicked, remaining) = (0, 0);
+    answered(&EvictionResult {
+        principal,
+        kicked,
+        remaining,
+        verified_gone: true,
+        scan_complete: true,
+        note: None,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_one_owner_a_single_maintenance_is_under_way_and_what_has_waited_is_decided_anew() {
+    let stage = Stage::start().await;
+    for sub in ["alice", "bob"] {
+        stage.grant_human(sub, "cli", &["supervise"], &["general"]);
+    }
+    let service = start_auth_service(stage.inputs()).await.unwrap();
+    let managers = Managers::of(&stage);
+    // The delivery daemon answers when the test says.
+    let daemon = stage.space.anything().await.unwrap();
+    let rail = Subjects::new(&stage.space.space.token()).control_filter(ControlService::DeliveryAdmin);
+    let mut asked = daemon.subscribe(&rail, None).await.unwrap();
+    daemon.flush().await.unwrap();
+    let answer = async |asked: &Message| {
+        let answer = nobody_was_there(asked).into();
+        daemon.publish(asked.reply.as_deref().unwrap(), &[], answer).await.unwrap();
+    };
+    let of = async |sub: &str| {
+        let manager = managers.live(&stage.owner_of(sub)).await;
+        managers.holds(&manager, &manager.serving()).await;
+        manager
+    };
+    let (alices, bobs) = (of("alice").await, of("bob").await);
+    let evict = async |sub: &str, manager: &TestManager| {
+        let more = json!({
+            "operation": "evict-family-principal", "targetInstanceId": manager.instance,
+            "principals": [manager.serving()],
+        });
+        ask(&stage, &service, sub, &manager.unproved(Kind::Maintenance, &more)).await
+    };
+
+    let mut first = pin!(evict("alice", &alices));
+    let held = tokio::select! {
+        held = asked.next() => held.unwrap(),
+        early = &mut first => panic!("the daemon was not asked: {early:?}"),
+    };
+    // One that waits is one too many only when sixteen others do.
+    let mut waiting: FuturesUnordered<_> = (0..=MAX_WAITING).map(|_| evict("alice", &alices)).collect();
+    let (status, refusal) = tokio::select! {
+        _ = asked.next() => panic!("a second one is under way"),
+        refused = waiting.next() => refused.unwrap(),
+    };
+    assert_eq!(status, 403, "{refusal}");
+    assert!(refusal["error"].as_str().unwrap().ends_with("momentarily unavailable; retry"), "{refusal}");
+
+    let mut theirs = pin!(evict("bob", &bobs));
+    let of_bob = tokio::select! {
+        of_bob = asked.next() => of_bob.unwrap(),
+        early = &mut theirs => panic!("nobody else's waits behind hers: {early:?}"),
+    };
+    answer(&of_bob).await;
+    let (status, told) = theirs.await;
+    assert_eq!(status, 200, "{told}");
+
+    // Her registration ends while they wait.
+    managers.retire(&stage, &alices).await;
+    answer(&held).await;
+    let (status, told) = first.await;
+    assert_eq!(status, 200, "{told}");
+    for _ in 0..MAX_WAITING {
+        let (status, refusal) = tokio::select! {
+            _ = asked.next() => panic!("what has waited is decided anew"),
+            refused = waiting.next() => refused.unwrap(),
+        };
+        assert_eq!(status, 403, "{refusal}");
+        assert!(refusal["error"].as_str().unwrap().contains("no registration to mend"), "{refusal}");
+    }
+    assert!(asked.next().now_or_never().is_none());
+    service.close().await.unwrap();
 }
