@@ -15,7 +15,9 @@ use cotal_wire::{
     OwnerKind, Revision, Space,
     endpoint_token::MANAGER_ENDPOINT as MANAGER,
     grants::infra,
-    names::{GOAL_INDEX_SCAN_CONSUMER, LEDGER_SCAN_CONSUMER, RECORDS_SCAN_CONSUMER},
+    names::{
+        GOAL_INDEX_SCAN_CONSUMER, LEDGER_SCAN_CONSUMER, RECORDS_SCAN_CONSUMER, session_owner_key_filter,
+    },
     rows::{GoalIndexRow, ObligationKey},
 };
 use parking_lot::Mutex;
@@ -24,6 +26,11 @@ use crate::{
     plane_claim::{ClaimHold, When},
     store::at_key,
 };
+
+/// How many bytes of rows a scan holds that one tenant writes and waits for: its goals, or the credentials of one instance.
+const MOST_OF_A_TENANT: usize = 64 * 1024 * 1024;
+/// Longer than any gate of an endpoint, in bytes.
+const LONGEST_GATE: usize = 4 * 1024;
 
 /// One row as a scan found it: the last message of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -226,7 +233,7 @@ impl LedgerScanner {
         endpoint: &EndpointToken,
         instance: &InstanceId,
     ) -> Result<Vec<Scanned>, EpError> {
-        self.scan(format!("epcred.{endpoint}.{instance}.>")).await
+        self.0.scan(self.over(&format!("epcred.{endpoint}.{instance}.>")).at_most(MOST_OF_A_TENANT)).await
     }
 
     /// `bysrc.<issuerKeyId>.<id>.>`
@@ -242,17 +249,27 @@ impl LedgerScanner {
         seen: &(dyn Fn(&str, Option<&[u8]>) + Send + Sync),
     ) -> Result<Vec<Scanned>, EpError> {
         let seen = |row: &Stored| seen(&row.key, row.value.as_deref());
-        self.0.scan_seeing(LEDGER_SCAN_CONSUMER, "stage.>", &seen).await
+        self.0.scan_seeing(self.over("stage.>"), &seen).await
     }
 
-    /// `epgate.manager.>`
+    /// `epgate.manager.>`; one that is longer than any gate is cut.
     pub async fn manager_gates(&self) -> Result<Vec<Scanned>, EpError> {
-        self.scan(format!("epgate.{MANAGER}.>")).await
+        self.0.scan(self.over(&format!("epgate.{MANAGER}.>")).cutting_at(LONGEST_GATE)).await
     }
 
     /// `session.>`
     pub async fn sessions(&self) -> Result<Vec<Scanned>, EpError> {
         self.scan("session.>".to_owned()).await
+    }
+
+    /// `sessowner.>`: whose sessions are.
+    pub async fn session_owners(&self) -> Result<Vec<Scanned>, EpError> {
+        self.scan(session_owner_key_filter().to_owned()).await
+    }
+
+    /// `epowner.manager.>`: whose the instances of managers are.
+    pub async fn manager_owners(&self) -> Result<Vec<Scanned>, EpError> {
+        self.scan(format!("epowner.{MANAGER}.>")).await
     }
 
     /// Refuses `failed-precondition` when a registry of another space would bind this scanner (contract 07 §1).
@@ -266,7 +283,11 @@ impl LedgerScanner {
     }
 
     async fn scan(&self, filter: String) -> Result<Vec<Scanned>, EpError> {
-        self.0.scan(LEDGER_SCAN_CONSUMER, &filter).await
+        self.0.scan(self.over(&filter)).await
+    }
+
+    fn over(&self, filter: &str) -> SealedScan {
+        self.0.over(LEDGER_SCAN_CONSUMER, filter)
     }
 }
 
@@ -279,16 +300,19 @@ impl RecordsScanner {
         if !is_obligation_filter(&filter) {
             return Err(EpError::internal(format!("{filter:?} is no filter of obligations")));
         }
-        self.0.scan(RECORDS_SCAN_CONSUMER, &filter).await
+        self.0.scan(self.0.over(RECORDS_SCAN_CONSUMER, &filter)).await
     }
 
     /// `goalidx.manager.<owner>.>`, checked as contract 05 §8.7 says: a marker is `failed-precondition`, a row that is
-    /// garbled or another's is `internal`, and then nothing is returned. In the order of their keys.
+    /// garbled or another's is `internal`, and then nothing is returned; 64 MiB of them are `resource-exhausted`. In the order
+    /// of their keys.
     pub async fn goal_index(&self, owner: &Owner) -> Result<Vec<GoalIndexRow>, EpError> {
         if owner.kind() == OwnerKind::Local {
             return Err(EpError::bad_request("the goal index is read for a u_ or p_ owner"));
         }
-        let rows = self.0.scan(GOAL_INDEX_SCAN_CONSUMER, &format!("goalidx.{MANAGER}.{owner}.>")).await?;
+        let filter = format!("goalidx.{MANAGER}.{owner}.>");
+        let scan = self.0.over(GOAL_INDEX_SCAN_CONSUMER, &filter).at_most(MOST_OF_A_TENANT);
+        let rows = self.0.scan(scan).await?;
         read_goal_index(owner, &rows)
     }
 
@@ -316,20 +340,23 @@ impl Obligations {
 // === impl Sealed ===
 
 impl Sealed {
-    async fn scan(&self, consumer: &'static str, filter: &str) -> Result<Vec<Scanned>, EpError> {
-        self.scan_seeing(consumer, filter, &|_| {}).await
+    /// A scan of this stream's bucket.
+    fn over(&self, consumer: &'static str, filter: &str) -> SealedScan {
+        SealedScan::new(&self.bucket, consumer, filter)
+    }
+
+    async fn scan(&self, scan: SealedScan) -> Result<Vec<Scanned>, EpError> {
+        self.scan_seeing(scan, &|_| {}).await
     }
 
     /// One scan at a time; the claim is held before it, and still held after it, or its result is discarded.
     async fn scan_seeing(
         &self,
-        consumer: &'static str,
-        filter: &str,
+        scan: SealedScan,
         seen: &(dyn Fn(&Stored) + Send + Sync),
     ) -> Result<Vec<Scanned>, EpError> {
         let _turn = self.turn.lock().await;
         self.hold.assert_held(When::Before).await?;
-        let scan = SealedScan::new(&self.bucket, consumer, filter);
         let rows = scan.run_seeing(&self.connection.connection, seen).await?;
         self.hold.assert_held(When::After).await?;
         let scanned =

@@ -9,7 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cotal_wire::{EpError, Nkey, Revision, User, subject_matches, time::MAX_SAFE_INTEGER};
+use bytes::Bytes;
+use cotal_wire::{EpCode, EpError, Nkey, Revision, User, subject_matches, time::MAX_SAFE_INTEGER};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -41,6 +42,8 @@ pub struct SealedScan {
     bucket: String,
     consumer: &'static str,
     filter: String,
+    most: Option<usize>,
+    cut: Option<usize>,
 }
 
 /// The consumer while it is drained.
@@ -53,6 +56,8 @@ struct Draining<'a> {
     created: String,
     received: u64,
     rows: BTreeMap<String, Stored>,
+    /// What the rows take.
+    bytes: usize,
     seen: &'a Seen<'a>,
 }
 
@@ -75,7 +80,21 @@ struct Rounds {
 impl SealedScan {
     /// Rows of `bucket` whose key `filter` matches (`cred.<uid>.>`), through the consumer `consumer`.
     pub fn new(bucket: &str, consumer: &'static str, filter: &str) -> Self {
-        Self { bucket: bucket.to_owned(), consumer, filter: format!("$KV.{bucket}.{filter}") }
+        let filter = format!("$KV.{bucket}.{filter}");
+        Self { bucket: bucket.to_owned(), consumer, filter, most: None, cut: None }
+    }
+
+    /// Refuses `resource-exhausted` once its rows take more than `bytes`: for rows of which a tenant writes as many as it
+    /// likes, and which nobody but that tenant waits for.
+    #[must_use]
+    pub fn at_most(self, bytes: usize) -> Self {
+        Self { most: Some(bytes), ..self }
+    }
+
+    /// Keeps the first `bytes` of a longer value, which then is garbled: for rows of tenants that others wait for, too.
+    #[must_use]
+    pub fn cutting_at(self, bytes: usize) -> Self {
+        Self { cut: Some(bytes), ..self }
     }
 
     /// Scans, in the order of keys, deletion markers included. `connection` must be plane-owned.
@@ -118,6 +137,7 @@ impl SealedScan {
             created,
             received: 0,
             rows: BTreeMap::new(),
+            bytes: 0,
             seen,
         };
         draining.run().await
@@ -313,16 +333,36 @@ impl Draining<'_> {
         let key = message.subject.strip_prefix(&prefix).ok_or_else(|| broken("left its bucket"))?.to_owned();
         let marker = message.headers.iter().any(|(name, _)| is_marker_header(name.as_bytes()));
         self.received += 1;
-        let row = Stored { key, revision, value: (!marker).then_some(message.payload) };
+        let value = match self.scan.cut {
+            // A copy, because a part keeps all of it.
+            Some(most) if message.payload.len() > most => Bytes::copy_from_slice(&message.payload[..most]),
+            _ => message.payload,
+        };
+        let row = Stored { key, revision, value: (!marker).then_some(value) };
         (self.seen)(&row);
-        match self.rows.get(&row.key) {
-            Some(newer) if newer.revision > revision => {}
-            _ => {
-                self.rows.insert(row.key.clone(), row);
-            }
+        self.keep(row)
+    }
+
+    fn keep(&mut self, row: Stored) -> Result<(), EpError> {
+        let before = self.rows.get(&row.key);
+        if before.is_some_and(|newer| newer.revision > row.revision) {
+            return Ok(());
         }
+        self.bytes = self.bytes.saturating_sub(before.map_or(0, room_of)).saturating_add(room_of(&row));
+        if let Some(most) = self.scan.most.filter(|most| self.bytes > *most) {
+            return Err(EpError::new(
+                EpCode::ResourceExhausted,
+                format!("the scan {} holds more than {most} bytes; remove what is over", self.scan.what()),
+            ));
+        }
+        self.rows.insert(row.key.clone(), row);
         Ok(())
     }
+}
+
+/// What a row takes while it is held.
+fn room_of(row: &Stored) -> usize {
+    2 * row.key.len() + row.value.as_ref().map_or(0, Bytes::len) + size_of::<(String, Stored)>()
 }
 
 impl Rounds {

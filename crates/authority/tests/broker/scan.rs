@@ -97,6 +97,28 @@ async fn a_goal_index_is_scanned_through_its_own_consumer_and_checked() {
     assert_eq!(code(held.records.goal_index(&owner).await), EpCode::FailedPrecondition);
 }
 
+/// Who writes rows without end is refused its own scan, and the process does not hold them.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_goals_of_an_owner_than_64_mib_are_refused_to_that_owner_alone() {
+    let world = World::start().await;
+    let held = Held::open(&world).await;
+    let (owner, other) =
+        (Owner::parse(OWNER).unwrap(), Owner::parse(&format!("u_{}", "b".repeat(26))).unwrap());
+    let long = "x".repeat(900_000);
+    for nth in 0..75 {
+        world.put(&world.records, &format!("goalidx.manager.{OWNER}.alice.uid1.g{nth}"), &long).await;
+    }
+    let refusal = held.records.goal_index(&owner).await.unwrap_err();
+    assert_eq!(refusal.code, EpCode::ResourceExhausted, "{refusal}");
+    assert_eq!(held.records.goal_index(&other).await, Ok(Vec::new()));
+    world.delete(&world.records, &format!("goalidx.manager.{OWNER}.alice.uid1.g0")).await;
+    assert_eq!(
+        code(held.records.goal_index(&owner).await),
+        EpCode::FailedPrecondition,
+        "all of it is held again"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scan_without_the_claim_enumerates_nothing() {
     let world = World::start().await;
