@@ -183,7 +183,7 @@ impl AuthAuthorityPlane {
     /// Redeems sessions over the plane's connect reader: what a bridge asks for the `session-caller` view, and a callout for
     /// that and `manager-caller`.
     pub fn callers(&self) -> LiveCallers {
-        LiveCallers::new(Arc::clone(self.plane.reader()), Arc::clone(&self.local_manager))
+        LiveCallers::of_plane(Arc::clone(&self.plane), Arc::clone(&self.local_manager))
     }
 
     /// Selects the manager instance that a `manager-caller` bearer is bound to, as the composition chose.

@@ -1,12 +1,12 @@
 //! Who answers for the narrowed views of a space, at the exchange and again at each connect (contract 05 §4.5, §13).
 //!
 //! One reader answers both: what it says is read from the stores each time, leader-served, and refused once the plane is
-//! fenced. A replica asks over a reader of its own.
+//! fenced. A replica asks over a reader of its own. At the exchange a plane also writes whose the session is.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cotal_authority::{ConnectReader, ReadLocalManager, Redemption, issued::IssuerSession};
+use cotal_authority::{ConnectReader, Plane, ReadLocalManager, Redemption, issued::IssuerSession};
 use cotal_callout::{Callers, ManagerAuthorizer, SessionVerifier};
 use cotal_wire::{DerivedOwner, EpError, InstanceId, LifecycleUid, Principal, SessionClaim};
 
@@ -17,12 +17,19 @@ use crate::sessions::{SessionCoordinates, SessionDirectory};
 pub struct LiveCallers {
     reader: Arc<ConnectReader>,
     local: Arc<dyn ReadLocalManager>,
+    plane: Option<Arc<Plane>>,
 }
 
 impl LiveCallers {
-    /// Over this reader, on a host with this manager.
+    /// Over this reader, on a host with this manager: for the connects of a process that has no plane.
     pub fn new(reader: Arc<ConnectReader>, local: Arc<dyn ReadLocalManager>) -> Self {
-        Self { reader, local }
+        Self { reader, local, plane: None }
+    }
+
+    /// Over this plane's reader, for connects and exchanges: a session that an exchange redeems is from then on its holder's
+    /// owner's, and no manager of another owner is granted its serving side.
+    pub fn of_plane(plane: Arc<Plane>, local: Arc<dyn ReadLocalManager>) -> Self {
+        Self { reader: Arc::clone(plane.reader()), local, plane: Some(plane) }
     }
 
     /// What a callout is given: these answers, and the issuer.
@@ -49,15 +56,17 @@ impl SessionDirectory for LiveCallers {
         coordinates: &SessionCoordinates,
     ) -> Result<SessionClaim, EpError> {
         let SessionCoordinates { endpoint, session_id, epoch, grant_sig } = coordinates;
-        self.redeem(Redemption {
+        let asked = Redemption {
             principal,
             uid: lifecycle_uid,
             endpoint,
             session: session_id,
             epoch: *epoch,
             grant_sig: grant_sig.as_deref(),
-        })
-        .await
+        };
+        let Some(plane) = &self.plane else { return self.redeem(asked).await };
+        let local = self.local.read_local_manager().await?;
+        plane.redeem_session(&asked, local.as_ref()).await
     }
 }
 

@@ -31,6 +31,7 @@ use futures::FutureExt as _;
 use crate::{
     authority::ExchangeAuthority,
     bridge::{BridgeConfigError, IdpBridgeParts, PinnedIdp, create_idp_bridge, pinned_jwks_resolver},
+    callers::LiveCallers,
     capability::Capability,
     composition::{Chosen, CompositionError},
     handle::{AuthService, HandleParts},
@@ -393,7 +394,7 @@ fn compose(inputs: &ContextInputs, material: &Material, asked: Asked) -> Result<
     let Asked { plane, limiter, manager } = asked;
     let clock = &member.clock;
     let keys = &material.secrets.issuer;
-    let sessions = Arc::new(member.callers(plane.reader()));
+    let sessions = Arc::new(LiveCallers::of_plane(Arc::clone(&plane), Arc::clone(&member.local_manager)));
     let managers =
         PlaneManagers::new(Arc::clone(&plane), Arc::clone(&member.local_manager), composition.selection);
     let authority = ExchangeAuthority::new(member.ledger(), plane);

@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use async_trait::async_trait;
 use cotal_authority::{
     LocalManager, ManagerVerdict, Plane, ReadLocalManager,
-    manager::{ManagerSide, NoManager, select_manager},
+    manager::{ManagerSide, NoManager},
 };
 use cotal_wire::{DerivedOwner, EpError, InstanceId};
 use cotal_workspace::instance_identity;
@@ -141,8 +141,10 @@ impl PlaneManagers {
         local: Option<&LocalManager>,
     ) -> Result<InstanceId, SelectionRefusal> {
         let surveyed = self.plane.survey_managers(owner, local).await.map_err(|error| unreadable(&error))?;
-        select_manager(owner, &surveyed).map_err(|none| match none {
-            NoManager::Ambiguous { .. } => SelectionRefusal::Ambiguous(none.to_string()),
+        surveyed.select(owner).map_err(|none| match none {
+            NoManager::Ambiguous { .. } | NoManager::TooMany { .. } => {
+                SelectionRefusal::Ambiguous(none.to_string())
+            }
             NoManager::NoneLive { .. } | NoManager::NoCandidate { .. } => {
                 SelectionRefusal::NoLiveManager(none.to_string())
             }
@@ -183,9 +185,8 @@ impl ManagerDirectory for PlaneManagers {
         self.plane.check_open()?;
         let unavailable = |error: EpError| EpError::unavailable(unreadable(&error).to_string());
         let local = self.local.read_local_manager().await.map_err(unavailable)?;
-        let mut surveyed = self.plane.survey_managers(owner, local.as_ref()).await.map_err(unavailable)?;
-        surveyed.truncate(MAX_LISTED);
-        let listed = surveyed.into_iter().map(|one| ManagerInstance {
+        let surveyed = self.plane.survey_managers(owner, local.as_ref()).await.map_err(unavailable)?;
+        let listed = surveyed.managers.into_iter().take(MAX_LISTED).map(|one| ManagerInstance {
             instance_id: one.instance,
             local: one.side == ManagerSide::Local,
             state: one.verdict.to_string(),

@@ -13,7 +13,7 @@ use cotal_wire::{
 
 use crate::{
     connect_reader::ConnectReader,
-    ownership::{Owned, is_anothers},
+    ownership::instance_owner,
     registration::{
         EndpointInstance,
         gate::{self, GateAt},
@@ -127,20 +127,23 @@ fn registered_at(spec: &SpecSeen, of: &Owner, gate: &GateAt) -> Option<Revision>
 
 // === reading ==================================================================================================
 
-/// Reads gate, owner, spec and status, in this order, each only when what was read before it gives no verdict.
+/// Reads gate, owner, spec and status, in this order, each only when what was read before it gives no verdict; the owner not
+/// when it is `known` that the host names nobody else.
 async fn look(
     stores: &AuthorityStores,
     asking: &Owner,
     instance: &InstanceId,
     local: Option<&LocalManager>,
+    known: bool,
 ) -> Result<ManagerVerdict, EpError> {
     let endpoint =
         EndpointToken::parse(MANAGER_ENDPOINT).map_err(|_| EpError::internal("manager is an endpoint"))?;
     let at = EndpointInstance { endpoint, instance: instance.clone() };
     let gate = gate::observe(stores, &at).await?;
     // The gate says what whoever registered the instance wrote there, whatever its state.
-    if gate.as_ref().is_some_and(|seen| *seen.gate.principal() == serve_principal(asking, instance))
-        && is_anothers(stores, Owned::Instance(&at), asking).await?
+    if !known
+        && gate.as_ref().is_some_and(|seen| *seen.gate.principal() == serve_principal(asking, instance))
+        && instance_owner(stores, &at).await?.is_some_and(|bound| bound != *asking)
     {
         return Ok(ManagerVerdict::NotThisOwners);
     }
@@ -172,7 +175,18 @@ impl ConnectReader {
         local: Option<&LocalManager>,
     ) -> Result<ManagerVerdict, EpError> {
         let asking = owner.into();
-        self.decided(|_| look(self.stores(), &asking, instance, local)).await
+        self.decided(|_| look(self.stores(), &asking, instance, local, false)).await
+    }
+
+    /// The same of an instance of which it is known that the host says of nobody else that it is theirs.
+    pub(crate) async fn verdict_of_own(
+        &self,
+        owner: &DerivedOwner,
+        instance: &InstanceId,
+        local: Option<&LocalManager>,
+    ) -> Result<ManagerVerdict, EpError> {
+        let asking = owner.into();
+        self.decided(|_| look(self.stores(), &asking, instance, local, true)).await
     }
 
     /// Whether a caller of `owner` may be given permissions on this manager instance at its connect (contract 05 §5).

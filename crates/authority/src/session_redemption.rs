@@ -1,12 +1,13 @@
 //! Whether a principal holds a redeemed session, and until when (contract 04 §11.2, 03 §R).
 //!
 //! Asked at the exchange, which was handed the session's grant, and again at every connect, whose bearer carries the
-//! coordinates alone. The row decides, read leader-served over the connect reader, and then the gate of the manager that
-//! serves it: a session that was closed, has run out or was served by an earlier epoch admits nobody.
+//! coordinates alone. The row decides, read leader-served over the connect reader, then the gate of the manager that serves it,
+//! and last the host's own word on whose the session is: one that was closed, has run out, was served by an earlier epoch or is
+//! another owner's admits nobody. The exchange, which [`crate::Plane::redeem_session`] answers, gives that word.
 
 use cotal_broker::kv::LeaderRead;
 use cotal_wire::{
-    EpError, LifecycleUid, Owner, Principal, SessionClaim, SessionEndpoint, SessionId, UnixMillis,
+    EpError, LifecycleUid, Principal, SessionClaim, SessionEndpoint, SessionId, UnixMillis,
     names::session_key,
     rows::{SessionRow, SessionState},
 };
@@ -15,7 +16,7 @@ use subtle::ConstantTimeEq;
 use crate::{
     connect_reader::{ConnectReader, ProvedOn},
     manager_verdict::{LocalManager, ManagerVerdict},
-    ownership::{Owned, is_anothers},
+    session_ownership::{self, NotOwn},
     store::at_key,
 };
 
@@ -86,10 +87,18 @@ fn check_manager(verdict: ManagerVerdict, row: &SessionRow) -> Result<(), EpErro
     Ok(())
 }
 
+/// What the host itself must have said, if it has said anything.
+pub(crate) fn check_owner<T>(own: Result<T, NotOwn>) -> Result<T, EpError> {
+    own.map_err(|why| match why {
+        NotOwn::Anothers => refused("the session is another owner's"),
+        NotOwn::Over => refused("the session has expired"),
+    })
+}
+
 // === reading ==================================================================================================
 
 impl ConnectReader {
-    /// The claim to stamp into a bearer, or to hold one to, its expiry from the session's row.
+    /// The claim to hold a bearer to, its expiry from the session's row.
     ///
     /// Whatever does not admit is `permission-denied`; a garbled row is `internal`; a sessions store that is absent or of
     /// another shape is `failed-precondition`; a reader that cannot read is `unavailable`.
@@ -98,6 +107,15 @@ impl ConnectReader {
         asked: &Redemption<'_>,
         local: Option<&LocalManager>,
     ) -> Result<SessionClaim, EpError> {
+        Ok(self.redeemed(asked, local).await?.0)
+    }
+
+    /// The same, and whether the session was bound to its owner before.
+    pub(crate) async fn redeemed(
+        &self,
+        asked: &Redemption<'_>,
+        local: Option<&LocalManager>,
+    ) -> Result<(SessionClaim, bool), EpError> {
         let row = self.session_row(asked.session).await?;
         check_row(row.as_ref(), asked, self.now_millis())?;
         let row = row.ok_or_else(|| refused("there is no such session"))?;
@@ -107,19 +125,15 @@ impl ConnectReader {
         let verdict = self.manager_verdict(&owner, row.serving().0, local).await?;
         check_manager(verdict, &row)?;
         // The row says what any manager of the space wrote there.
-        if self.session_is_anothers(asked.session, &asked.principal.owner).await? {
-            return Err(refused("another owner's manager serves the session"));
-        }
-        Ok(SessionClaim {
+        let standing = self.decided(|_| session_ownership::standing(self.stores(), asked.session)).await?;
+        let until = check_owner(standing.of(&asked.principal.owner, self.now_millis().to_secs()))?;
+        let claim = SessionClaim {
             endpoint: asked.endpoint.clone(),
             session_id: asked.session.clone(),
             epoch: asked.epoch,
-            exp: row.exp().to_secs(),
-        })
-    }
-
-    async fn session_is_anothers(&self, session: &SessionId, owner: &Owner) -> Result<bool, EpError> {
-        self.decided(|_| is_anothers(self.stores(), Owned::Session(session), owner)).await
+            exp: until.map_or(row.exp().to_secs(), |until| until.min(row.exp().to_secs())),
+        };
+        Ok((claim, until.is_some()))
     }
 
     /// A session's row, leader-served; one that was deleted is none.

@@ -122,7 +122,8 @@ impl ServingManager {
             "registrationRevision": self.revision.0, "nameAuthorityRevision": 0, "principal": of,
         });
         if state != "open" {
-            row["op"] = json!({ "opId": "f".repeat(26), "kind": "registration" });
+            let kind = if state == "retired" { "retirement" } else { "registration" };
+            row["op"] = json!({ "opId": "f".repeat(26), "kind": kind });
         }
         let key = epgate_key(&EndpointName::manager().token(), &self.instance);
         rows.put("auth", &key, row.to_string().into()).await?;

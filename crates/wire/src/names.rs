@@ -370,9 +370,14 @@ pub fn epowner_key(endpoint: &EndpointToken, instance: &InstanceId) -> String {
     format!("epowner.{endpoint}.{instance}")
 }
 
-/// Auth key `sessowner.<id>`: whose a session is that a remote manager serves, by the host's own word.
+/// Auth key `sessowner.<id>`: whose a session is, by the host's own word.
 pub fn session_owner_key(session: &SessionId) -> String {
     format!("sessowner.{session}")
+}
+
+/// Every `sessowner` row, as a filter.
+pub const fn session_owner_key_filter() -> &'static str {
+    "sessowner.>"
 }
 
 /// Sessions key `session.<id>`.

@@ -1,14 +1,11 @@
 //! The connection on which credentials are issued into the families of managers, and a manager's gate.
 
-use cotal_authority::{
-    ownership::{self, Owned},
-    registration::{
-        EndpointInstance, Registry,
-        gate::{self, GateAt},
-    },
+use cotal_authority::registration::{
+    EndpointInstance, Registry,
+    gate::{self, GateAt},
 };
 use cotal_broker::{Connection, Connector, Lifetime};
-use cotal_wire::{EndpointName, EpError, InfraRole, InstanceId, Owner, grants::infra};
+use cotal_wire::{EndpointName, EpError, InfraRole, InstanceId, grants::infra};
 
 use super::Parts;
 
@@ -61,12 +58,5 @@ impl Parts {
     /// A manager's gate, where it leads; `None` when nothing was ever registered under this instance.
     pub(crate) async fn manager_gate(&self, instance: &InstanceId) -> Result<Option<GateAt>, EpError> {
         gate::observe(self.plane.stores(), &manager_instance(instance)).await
-    }
-
-    /// Binds an instance or a session to its owner, before anything is granted that lets a tenant write the other rows of it:
-    /// these say whatever their writer likes, and this one does not.
-    pub(super) async fn bind(&self, owned: Owned<'_>, owner: &Owner) -> Result<(), EpError> {
-        self.plane.check_open()?;
-        ownership::bind(self.issuing().await?.registry().stores(), owned, owner).await
     }
 }

@@ -14,6 +14,7 @@ mod rig;
 mod run_privileges;
 mod running;
 mod runs;
+mod sessions;
 #[path = "../stage/mod.rs"]
 mod stage;
 mod stale;

@@ -6,7 +6,7 @@ mod tests;
 use cotal_ledger::{RowKind, TaggedRow};
 use cotal_trust::registration_proof::{RegistrationProofKey, same};
 use cotal_wire::{
-    Account, EpCode, EpError, Nkey, Owner, Space,
+    Account, EpCode, EpError, Nkey, Owner, OwnerKind, Space, UnixSecs,
     es_value::EsValue,
     manager_authority::{
         Envelope, Incarnation, MANAGER_ENDPOINT, Operation, Payload, Renewal, RenewedRun, ServedSession,
@@ -20,6 +20,7 @@ use super::{
     agents::own,
     registration::{at_epoch, bad_proof, of_owner, open, proved},
 };
+use crate::NotOwn;
 
 /// What a session that is over is refused with.
 pub const SESSION_ENDED: &str = "the session has ended; serve one that its ledger still has";
@@ -124,9 +125,10 @@ pub fn still_at(gate: Option<&EndpointGate>, process_epoch: u64) -> Result<&Endp
 }
 
 /// Before a session's serving credential is minted: what the ledger of sessions says, if it has the session by now. It is served
-/// by this very instance at this epoch, and has not ended.
+/// by this very instance at this epoch, its holder may be a caller of this manager, and it has not ended.
 pub fn decide_session(
     envelope: &Envelope,
+    owner: &Owner,
     session: &ServedSession,
     row: Option<&SessionRow>,
 ) -> Result<(), EpError> {
@@ -138,10 +140,31 @@ pub fn decide_session(
             "the session is served by another instance, or at another epoch; serve one of this manager's own",
         ));
     }
+    // A person's manager serves that person's callers, and the static mesh's (contract 01 §6.6).
+    let holder = &row.holder().0.owner;
+    if owner.kind() == OwnerKind::Derived && holder.kind() == OwnerKind::Derived && holder != owner {
+        return Err(not_own());
+    }
     if row.state().is_terminal() {
-        return Err(EpError::new(EpCode::Expired, SESSION_ENDED));
+        return Err(session_ended());
     }
     Ok(())
+}
+
+/// Until when a session is served, once the host has bound it to its owner.
+pub fn session_of_own(bound: Result<UnixSecs, NotOwn>) -> Result<UnixSecs, EpError> {
+    bound.map_err(|why| match why {
+        NotOwn::Anothers => not_own(),
+        NotOwn::Over => session_ended(),
+    })
+}
+
+fn not_own() -> EpError {
+    EpError::permission_denied("the session is another owner's; serve one of this manager's own")
+}
+
+fn session_ended() -> EpError {
+    EpError::new(EpCode::Expired, SESSION_ENDED)
 }
 
 /// Before a requester is minted: a manager ends agents, and a person's own incarnation ends where it was granted.

@@ -25,7 +25,7 @@ pub use intents::{
 };
 pub use lifecycle::{
     LifecycleHost, ObservedRun, SESSION_ENDED, decide_asking, decide_at_gate, decide_retired, decide_session,
-    same_run, still_at,
+    same_run, session_of_own, still_at,
 };
 pub(crate) use maintenance::family_holders;
 pub use maintenance::{check_family, decide_maintenance, reconciliation, repair_refused};
@@ -36,4 +36,4 @@ pub use platform::{
 pub use queries::{decide_admin_authorization, decide_goal_index_scan, is_admin};
 pub use registration::{CurrentManager, check_current};
 pub(crate) use selection::side_of;
-pub use selection::{ManagerSide, NoManager, SurveyedManager, select_manager};
+pub use selection::{ManagerSide, NoManager, Survey, SurveyedManager};

@@ -48,6 +48,26 @@ impl SurveyedManager {
     }
 }
 
+/// What an owner might be bound to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survey {
+    /// In the order of their ids.
+    pub managers: Vec<SurveyedManager>,
+    /// Whether these are all. They are not when the owner has more than are looked at.
+    pub whole: bool,
+}
+
+impl Survey {
+    /// Selects when nothing was named: exactly one live instance of the owner's own. Only an owner who has none at all, live or
+    /// not, is bound to the host's. Of more than were looked at none is selected.
+    pub fn select(&self, owner: &DerivedOwner) -> Result<InstanceId, NoManager> {
+        if self.whole {
+            return select_manager(owner, &self.managers);
+        }
+        Err(NoManager::TooMany { owner: owner.clone() })
+    }
+}
+
 /// Why none of the surveyed instances was selected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoManager {
@@ -64,6 +84,11 @@ pub enum NoManager {
         owner: DerivedOwner,
         /// How many.
         gates: usize,
+    },
+    /// The owner has more that are not retired than are looked at.
+    TooMany {
+        /// The owner.
+        owner: DerivedOwner,
     },
     /// There is nothing to select from.
     NoCandidate {
@@ -89,6 +114,10 @@ impl fmt::Display for NoManager {
                      managerInstanceId to select an instance explicitly rather than falling through to the local manager"
                 )
             }
+            Self::TooMany { owner } => write!(
+                f,
+                "owner {owner} has more manager instances than a selection looks at; name one with --manager-instance"
+            ),
             Self::NoCandidate { owner } => write!(
                 f,
                 "manager-caller selection found no manager candidate for owner {owner}; start one with `cotal manager \
@@ -100,9 +129,7 @@ impl fmt::Display for NoManager {
 
 impl std::error::Error for NoManager {}
 
-/// Selects when nothing was named: exactly one live instance of the owner's own. Only an owner who has none at all, live or
-/// not, is bound to the host's.
-pub fn select_manager(owner: &DerivedOwner, surveyed: &[SurveyedManager]) -> Result<InstanceId, NoManager> {
+fn select_manager(owner: &DerivedOwner, surveyed: &[SurveyedManager]) -> Result<InstanceId, NoManager> {
     let of = |side| surveyed.iter().filter(move |one| one.side == side);
     let live = |one: &&SurveyedManager| one.is_live();
     let mut remote = of(ManagerSide::Remote).filter(live);
@@ -224,6 +251,7 @@ mod tests {
                         assert!(gates == remote && live == 0 && remote > 0);
                     }
                     Err(NoManager::NoCandidate { .. }) => assert_eq!(remote, 0),
+                    Err(NoManager::TooMany { .. }) => panic!("a selection has all that it is given"),
                 }
             }
         }

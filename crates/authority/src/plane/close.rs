@@ -9,7 +9,7 @@ use crate::{plane_claim::ClaimRefusal, scanner::ScannerConnection};
 
 /// What of the plane is still to be closed. A part that closed is not closed again by a retry.
 pub(super) struct Closing {
-    /// The pruner, what runs owed operations again, and what notes which are over.
+    /// The pruner, what runs owed operations again, what removes sessions that are over, and what notes which operations are.
     tasks: Vec<JoinHandle<()>>,
     stop: watch::Sender<bool>,
     rail: bool,

@@ -9,20 +9,22 @@ use std::{
 use cotal_wire::{
     DerivedOwner, EndpointName, EpError, InstanceId, Owner, Principal,
     endpoint_token::MANAGER_ENDPOINT,
-    rows::{EndpointGate, GoalIndexRow},
+    rows::{EndpointGate, GateState, GoalIndexRow},
 };
 use futures::{FutureExt, StreamExt, stream};
 
 use super::Plane;
 use crate::{
     LocalManager, ManagerVerdict,
-    manager::{SurveyedManager, family_holders, side_of},
+    manager::{ManagerSide, Survey, SurveyedManager, family_holders, side_of},
     scanner::{LedgerScanner, Scanned},
     sharing::{Bounds, Sharing},
 };
 
 /// How many instances of one owner are looked at side by side.
 const VERDICTS_AT_ONCE: usize = 8;
+/// How many instances of one owner are looked at in all. What is retired is not looked at again.
+const MOST_LOOKED_AT: usize = 1_024;
 
 /// Every manager gate of the space as one scan found them, by the owner of their principals.
 type Gates = HashMap<Owner, Vec<ScannedGate>>;
@@ -30,6 +32,14 @@ type Gates = HashMap<Owner, Vec<ScannedGate>>;
 struct ScannedGate {
     instance: InstanceId,
     principal: Principal,
+    retired: bool,
+}
+
+/// One of an owner's, or of the host's.
+struct Own {
+    instance: InstanceId,
+    side: ManagerSide,
+    retired: bool,
 }
 
 /// Scans of all manager gates. Whoever asks while one runs shares the next: what a selection costs the broker does not grow
@@ -75,44 +85,75 @@ fn read_gates(rows: &[Scanned]) -> Result<Gates, EpError> {
                 continue;
             }
         };
-        let principal = gate.principal().clone();
-        gates.entry(principal.owner.clone()).or_default().push(ScannedGate { instance, principal });
+        let (principal, retired) = (gate.principal().clone(), matches!(gate.state(), GateState::Retired(_)));
+        gates.entry(principal.owner.clone()).or_default().push(ScannedGate { instance, principal, retired });
     }
     Ok(gates)
 }
 
+/// Those of an owner's instances that are looked at, in the order of their ids, and whether these are all.
+fn within(mut own: Vec<Own>) -> (Vec<Own>, bool) {
+    own.sort_by(|one, other| one.instance.cmp(&other.instance));
+    let standing = own.iter().enumerate().filter(|(_, one)| !one.retired);
+    let beyond = standing.map(|(nth, _)| nth).nth(MOST_LOOKED_AT);
+    own.truncate(beyond.unwrap_or(own.len()));
+    (own, beyond.is_none())
+}
+
 impl Plane {
-    /// The instances that this owner might be bound to, in the order of their ids: the owner's own and the host's. Each is
-    /// looked at anew; of no other owner's more is read than the scan does.
+    /// The instances that this owner might be bound to, in the order of their ids: the owner's own and the host's. Each that is
+    /// not retired is looked at anew; of no other owner's more is read than the scan does.
     pub async fn survey_managers(
         &self,
         owner: &DerivedOwner,
         local: Option<&LocalManager>,
-    ) -> Result<Vec<SurveyedManager>, EpError> {
+    ) -> Result<Survey, EpError> {
         self.fence.check()?;
         let gates = self.gates.scan().await?;
-        let owners = [owner.into(), Owner::local()];
-        let mut own: Vec<_> = owners
-            .iter()
-            .filter_map(|owner| gates.get(owner))
-            .flatten()
-            .filter_map(|gate| {
-                let side = side_of(owner, &gate.instance, local, &gate.principal)?;
-                Some((gate.instance.clone(), side))
-            })
-            .collect();
-        own.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let looks = own.into_iter().map(|(instance, side)| async move {
-            let verdict = self.reader.manager_verdict(owner, &instance, local).await?;
+        let (own, whole) = within(self.own_gates(owner, local, &gates).await?);
+        let looks = own.into_iter().map(|Own { instance, side, retired }| async move {
+            // It is the last word of its instance.
+            let verdict = if retired {
+                ManagerVerdict::NotOpen
+            } else {
+                self.reader.verdict_of_own(owner, &instance, local).await?
+            };
             Ok::<_, EpError>(SurveyedManager { instance, side, verdict })
         });
         let looked: Vec<_> = stream::iter(looks).buffered(VERDICTS_AT_ONCE).collect().await;
         self.fence.check()?;
-        // A gate that names this owner without being theirs is not told, and stands in nobody's way.
+        // One that was registered for somebody else meanwhile.
         let not_theirs = |one: &Result<SurveyedManager, EpError>| {
             one.as_ref().is_ok_and(|one| one.verdict == ManagerVerdict::NotThisOwners)
         };
-        looked.into_iter().filter(|one| !not_theirs(one)).collect()
+        let managers = looked.into_iter().filter(|one| !not_theirs(one)).collect::<Result<_, _>>()?;
+        Ok(Survey { managers, whole })
+    }
+
+    /// The gates of the owner and of the host among all of them. One that names this owner without being theirs is not told,
+    /// and stands in nobody's way.
+    async fn own_gates(
+        &self,
+        owner: &DerivedOwner,
+        local: Option<&LocalManager>,
+        gates: &Gates,
+    ) -> Result<Vec<Own>, EpError> {
+        let (asking, hosts) = (Owner::from(owner), Owner::local());
+        let named = [&asking, &hosts].into_iter().filter_map(|owner| gates.get(owner)).flatten();
+        let named: Vec<_> = named
+            .filter_map(|gate| {
+                let side = side_of(owner, &gate.instance, local, &gate.principal)?;
+                Some(Own { instance: gate.instance.clone(), side, retired: gate.retired })
+            })
+            .collect();
+        let asking = &asking;
+        let whose = named.into_iter().map(|own| async move {
+            let remote = own.side == ManagerSide::Remote;
+            let anothers = remote && self.instances.is_anothers(&self.reader, &own.instance, asking).await?;
+            Ok::<_, EpError>((!anothers).then_some(own))
+        });
+        let whose: Vec<_> = stream::iter(whose).buffered(VERDICTS_AT_ONCE).collect().await;
+        whose.into_iter().filter_map(Result::transpose).collect()
     }
 
     /// The goals of one owner, each row parsed: a marker is `failed-precondition`, a row that is garbled or another's
@@ -143,6 +184,21 @@ mod tests {
 
     fn row(key: &str, value: Option<String>) -> Scanned {
         Scanned { key: key.to_owned(), revision: Revision(1), value: value.map(Bytes::from) }
+    }
+
+    #[test]
+    fn of_an_owners_instances_a_thousand_are_looked_at_and_any_number_that_are_retired() {
+        let one = |id: String, retired| Own {
+            instance: InstanceId::parse(&id).unwrap(),
+            side: ManagerSide::Remote,
+            retired,
+        };
+        let own = || (0..2 * MOST_LOOKED_AT).rev().map(|nth| one(format!("{nth:026}"), nth % 2 == 0));
+        let (looked, whole) = within(own().collect());
+        assert_eq!((looked.len(), whole), (2 * MOST_LOOKED_AT, true));
+        assert!(looked.is_sorted_by_key(|one| &one.instance));
+        let (looked, whole) = within(own().chain([one("z".repeat(26), false)]).collect());
+        assert_eq!((looked.len(), whole), (2 * MOST_LOOKED_AT, false), "the last in the order of their ids");
     }
 
     fn gate(principal: &str) -> String {

@@ -6,8 +6,10 @@
 
 mod barriers;
 mod close;
+mod instances;
 mod managers;
 mod open;
+mod sessions;
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +19,7 @@ use cotal_wire::{
     OpId, Principal, Space, User,
     delivery_admin::{BUDGET_SECS, LEASE_TTL_SECS},
 };
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 
 use crate::{
     activation::{ActivationFailure, activate_managed},
@@ -90,6 +92,9 @@ pub struct Plane {
     barriers: Arc<Barriers>,
     delivery: DeliveryAdmin,
     gates: managers::ManagerGates,
+    instances: instances::Instances,
+    /// Told of each session that is bound.
+    session_bound: Arc<Notify>,
     retirements: Arc<Retirements>,
     boot: BootResume,
     registration: OwnRegistration,

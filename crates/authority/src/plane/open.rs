@@ -16,7 +16,7 @@ use cotal_wire::{
 };
 use futures::{FutureExt, future::BoxFuture};
 use tokio::{
-    sync::{Mutex, watch},
+    sync::{Mutex, Notify, watch},
     time::{Instant, sleep},
 };
 
@@ -24,7 +24,9 @@ use super::{
     Plane, PlaneIdentity, PlaneInputs,
     barriers::{Barriers, end_what_is_owed, remember_what_ended},
     close::Closing,
+    instances::Instances,
     managers::ManagerGates,
+    sessions::SessionSweep,
 };
 use crate::{
     barrier::BarrierDeps,
@@ -154,6 +156,15 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
         sessions: Some(Arc::new(SessionReconciler::new(connector.clone(), barrier_stores.clone()))),
     };
     let gates = ManagerGates::over(deps.ledger.clone());
+    let instances = Instances::counted_by(deps.ledger.clone());
+    let session_bound = Arc::new(Notify::new());
+    let sweep = SessionSweep {
+        stores: stores.clone(),
+        ledger: deps.ledger.clone(),
+        fence: fence.clone(),
+        clock: clock.clone(),
+        bound: session_bound.clone(),
+    };
     let boot = resume_owed(&deps, past.as_deref(), BOOT_PATIENCE).await?;
     let barriers = Arc::new(Barriers::new(deps, connector.clone()));
     barriers.owe(&boot.owed);
@@ -194,8 +205,9 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
         stopped.clone(),
     ));
     let debtor = tokio::spawn(end_what_is_owed(barriers.clone(), retirements.clone(), stopped.clone()));
+    let sweeper = tokio::spawn(sweep.run(stopped.clone()));
     let rememberer = past.map(|past| tokio::spawn(remember_what_ended(barriers.clone(), past, stopped)));
-    let tasks = [pruner, debtor].into_iter().chain(rememberer).collect();
+    let tasks = [pruner, debtor, sweeper].into_iter().chain(rememberer).collect();
 
     Ok(Arc::new(Plane {
         space,
@@ -211,6 +223,8 @@ async fn open_steps(inputs: PlaneInputs, unwind: &mut Unwind) -> Result<Arc<Plan
         barriers,
         delivery,
         gates,
+        instances,
+        session_bound,
         retirements,
         boot,
         registration,

@@ -49,7 +49,7 @@ pub fn replica_store(space: &SpaceToken, conn: &ConnId) -> Permissions {
 }
 
 /// The mint writer, `cotal:auth-mint:<space>`: creates both authority stores, writes gates, credential rows, lineage,
-/// issuance rows, heads and reservations.
+/// issuance rows, whose managers' instances and sessions are, heads and reservations.
 pub fn authority_writer(space: &SpaceToken, conn: &ConnId) -> Permissions {
     let names = Names::new(space);
     let (auth, records) = (names.auth_stream(), names.records_stream());
@@ -65,7 +65,8 @@ pub fn authority_writer(space: &SpaceToken, conn: &ConnId) -> Permissions {
     ];
     publish.extend(records_direct_get(&records));
     publish.extend(
-        ["gate.>", "cred.>", "bysrc.>", "natkey.>"].map(|k| Names::kv_subject(&names.auth_bucket(), k)),
+        ["gate.>", "cred.>", "bysrc.>", "natkey.>", "epowner.manager.*", "sessowner.*"]
+            .map(|k| Names::kv_subject(&names.auth_bucket(), k)),
     );
     publish.extend(["lifecycle.>", "uid.>"].map(|k| Names::kv_subject(&names.records_bucket(), k)));
     Permissions::allowing(publish, vec![inbox(conn)])
@@ -121,10 +122,7 @@ pub fn remote_manager_issuer(space: &SpaceToken, conn: &ConnId) -> Permissions {
         message_get(&auth),
         message_get(&records),
     ];
-    publish.extend(
-        ["epgate.>", "epcred.>", "epowner.manager.*", "sessowner.*"]
-            .map(|key| Names::kv_subject(&names.auth_bucket(), key)),
-    );
+    publish.extend(["epgate.>", "epcred.>"].map(|key| Names::kv_subject(&names.auth_bucket(), key)));
     publish.extend([
         stream_info(&admission),
         message_get(&admission),

@@ -63,7 +63,7 @@ pub use natkey::NatkeyRow;
 pub use obligation::{
     Commit, CommitValue, FactWork, Obligation, ObligationKey, ObligationState, Owed, Route, RoutedPool,
 };
-pub use ownership::Ownership;
+pub use ownership::{Ownership, SessionOwnership};
 pub use plane_claim::{ClaimState, PlaneClaim, PlaneTuple};
 pub use policy::PolicyRow;
 pub use read_acl::ReadAcl;

@@ -52,6 +52,17 @@ fn only_the_writer_and_the_barrier_write_authority_rows_and_a_replica_only_issua
     }
 }
 
+/// A credential of a tenant that wrote one of these would make what is another's its own.
+#[test]
+fn only_the_writer_says_whose_an_instance_or_a_session_is() {
+    for (name, permissions) in templates() {
+        for row in ["epowner.manager.iiiiiiiiiiiiiiiiiiiiiiiiii", "sessowner.ssssssssssssssssssssss"] {
+            let writes = may(&permissions.publish, &format!("$KV.cotal_auth_main.{row}"));
+            assert_eq!(writes, name == "infra-authority-writer", "{name}: {row}");
+        }
+    }
+}
+
 #[test]
 fn a_replica_creates_no_store_and_enumerates_nothing() {
     let replica = template("infra-replica-store");

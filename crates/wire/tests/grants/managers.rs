@@ -127,7 +127,7 @@ fn the_issuer_answers_nobody_and_writes_rows_of_endpoint_families_alone() {
     let issuer = template("infra-remote-manager-issuer");
     let writes: Vec<&String> =
         issuer.publish.allow.iter().filter(|row| !row.starts_with("$JS.API.")).collect();
-    let rows = ["epgate.>", "epcred.>", "epowner.manager.*", "sessowner.*"];
+    let rows = ["epgate.>", "epcred.>"];
     assert_eq!(writes, rows.map(|row| format!("$KV.cotal_auth_main.{row}")).each_ref());
     let caller = "u_a.alice.uuuuuuuuuuuuuuuuuuuuuuuuuu.n1";
     let issued = "u_a.alice.uuuuuuuuuuuuuuuuuuuuuuuuuu.g1.n1";

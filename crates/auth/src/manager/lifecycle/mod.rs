@@ -10,9 +10,8 @@ pub(super) mod pace;
 use cotal_authority::{
     manager::{
         Holder, ObservedRun, SESSION_ENDED, decide_asking, decide_at_gate, decide_retired, decide_session,
-        runs::decide_renewed_run, same_run, still_at,
+        runs::decide_renewed_run, same_run, session_of_own, still_at,
     },
-    ownership::Owned,
     registration::gate::GateAt,
     run_records::observe_run,
     run_rows::RunRows,
@@ -33,7 +32,7 @@ use cotal_wire::{
     },
 };
 
-use super::{Parts, issuing::manager_instance, mint::Minting, runs::sign_pair};
+use super::{Parts, mint::Minting, runs::sign_pair};
 use crate::manager::{Answer, NoAnswer, print};
 use duties::Duties;
 
@@ -62,8 +61,8 @@ pub(super) async fn issue(parts: &Parts, holder: &Holder, request: &EsValue) -> 
         parts.renewals.turn(holder.owner()).await?;
     }
     if request.operation.grants_registration() {
-        let at = manager_instance(&request.envelope.instance_id);
-        parts.bind(Owned::Instance(&at), holder.owner()).await?;
+        let chosen = request.operation == Operation::Prepare && matches!(holder, Holder::Human { .. });
+        parts.plane.bind_instance(&request.envelope.instance_id, holder.owner(), chosen).await?;
     }
 
     let minting = Minting::new(parts, holder.not_after())?;
@@ -180,9 +179,10 @@ impl Asked<'_> {
         if exp <= self.minting.now() {
             return Err(EpError::new(EpCode::Expired, SESSION_ENDED));
         }
-        let row = self.parts.plane.reader().session_row(&id).await?;
-        decide_session(self.envelope(), session, row.as_ref())?;
-        self.parts.bind(Owned::Session(&id), self.holder.owner()).await?;
+        let (plane, owner) = (&self.parts.plane, self.holder.owner());
+        let row = plane.reader().session_row(&id).await?;
+        decide_session(self.envelope(), owner, session, row.as_ref())?;
+        let exp = exp.min(session_of_own(plane.bind_session(&id, owner).await?)?);
         let (endpoint, conn) = (EndpointName::manager().token(), session.id.conn_id());
         let grant = manager::session_serving(self.minting.space(), &endpoint, &id, session.epoch, &conn);
         let kind = CredentialKind::SessionServing;
