@@ -223,7 +223,7 @@ impl IdpClient {
             (Some(error), Some(description)) => format!("{error}: {description}"),
             (Some(reason), None) | (None, Some(reason)) => reason.to_owned(),
             // Something is there, and it knows nothing of logins.
-            (None, None) if matches!(answer.status, 300..=399 | 404 | 405) => {
+            (None, None) if matches!(answer.status, 300..=399 | 404 | 405 | 501) => {
                 format!("HTTP {}; is this its auth base URL?", answer.status)
             }
             (None, None) => format!("HTTP {}", answer.status),

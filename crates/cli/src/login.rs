@@ -412,6 +412,7 @@ mod tests {
         for (status, body, told) in [
             (400, json!({ "error": "invalid_client" }), "(invalid_client)"),
             (404, json!({}), "(HTTP 404; is this its auth base URL?)"),
+            (501, json!({}), "(HTTP 501; is this its auth base URL?)"),
         ] {
             let idp = Scripted::new(&[(status, body)]).await;
             let refused = run(idp.args(), &idp.context()).await.unwrap_err().to_string();

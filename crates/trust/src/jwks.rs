@@ -174,7 +174,7 @@ impl JwksResolver {
         // Which of these it is decides where to look; the URL itself may carry what nobody would print.
         let unreachable = |error: reqwest::Error| {
             IdpRefusal(format!(
-                "the IdP's key set could not be fetched: {}; is the IdP up?",
+                "the IdP's key set could not be fetched: {}; is the IdP up, and is the URL its own?",
                 transport(&error)
             ))
         };
