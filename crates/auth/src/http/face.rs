@@ -137,6 +137,15 @@ impl Face {
         }
     }
 
+    /// Whether the capability is right, where one is needed. Unlike [`Self::check_capability`] it remembers nothing of a wrong
+    /// one.
+    pub(crate) fn has_capability(&self, parts: &Parts) -> bool {
+        match &self.policy {
+            Policy::Loopback(loopback) => loopback.admits(&parts.headers),
+            Policy::Public(_) => true,
+        }
+    }
+
     /// Whether a refusal of this caller would be masked as 429. On the public face the check itself is a touch.
     pub(crate) fn is_throttled(&self, caller: &Caller) -> bool {
         match &self.policy {

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use super::{
     body::{self, BODY_MAX},
     exchange::THROTTLED,
-    face::{Caller, Face, Policy},
+    face::{Caller, Face},
     reply::Reply,
 };
 use crate::{
@@ -136,9 +136,7 @@ pub(crate) async fn serve<B>(face: &Face, caller: &Caller, parts: &Parts, body: 
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    if let Policy::Loopback(loopback) = face.policy()
-        && !loopback.admits(&parts.headers)
-    {
+    if !face.has_capability(parts) {
         // Unlike the exchange's, it goes to no window.
         tracing::warn!(face = face.name(), peer = %caller.peer, "manager authority refused: wrong capability");
         return Refusal::BadCapability.reply(false);

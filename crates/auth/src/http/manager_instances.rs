@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use super::{
     body::{self, BODY_MAX},
     exchange::THROTTLED,
-    face::{Caller, Face, Policy},
+    face::{Caller, Face},
     reply::{Reply, unknown_field},
 };
 use crate::{bridge::BridgeRefusal, managers::ManagerInstance};
@@ -99,9 +99,7 @@ pub(crate) async fn serve<B>(face: &Face, caller: &Caller, parts: &Parts, body: 
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    if let Policy::Loopback(loopback) = face.policy()
-        && !loopback.admits(&parts.headers)
-    {
+    if !face.has_capability(parts) {
         tracing::warn!(face = face.name(), peer = %caller.peer, "manager instances refused: wrong capability");
         return ListRefusal::BadCapability.reply(false);
     }
