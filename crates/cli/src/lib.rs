@@ -120,8 +120,8 @@ pub async fn run(command: Command, ctx: &Context) -> Result<(), CliError> {
 
 /// Log lines go to stderr, a daemon's own at `info`; `COTAL_LOG` chooses otherwise (`debug`, `cotal_auth=trace`).
 fn start_log(daemon: bool) {
-    // The NATS client tells each of its own events at `info`; the service says what matters of them.
-    let default = if daemon { "info,async_nats=warn" } else { "warn,async_nats=error" };
+    // The NATS client tells each of its own events at `info`; the service says what matters of them, a command says all.
+    let default = if daemon { "info,async_nats=warn" } else { "warn,async_nats=off" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("COTAL_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
     // A service never waits for whoever reads its log.

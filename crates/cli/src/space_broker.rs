@@ -44,10 +44,14 @@ pub fn server(ctx: &Context, space: &Space) -> Result<Option<String>, CliError> 
 
 /// Opens connections to the broker of a space. `None` where no broker or no account of the space is known here.
 pub fn connector(ctx: &Context, space: &Space) -> Result<Option<Connector>, CliError> {
-    let Some(server) = server(ctx, space)? else { return Ok(None) };
+    server(ctx, space)?.map_or(Ok(None), |server| connector_to(ctx, space, &server))
+}
+
+/// The same to a broker that is told. `None` where no account of the space is known here.
+pub fn connector_to(ctx: &Context, space: &Space, server: &str) -> Result<Option<Connector>, CliError> {
     let Some(account) = trust_files::load_account(&ctx.root, space)? else { return Ok(None) };
     Ok(Some(Connector::new(
-        &server,
+        server,
         space.clone(),
         account.data_account(),
         Custody::new(),

@@ -516,6 +516,31 @@ fn a_broker_whose_pid_file_is_lost_is_told_by_down_and_never_joined_by_a_second_
 }
 
 #[test]
+fn a_broker_that_somebody_else_started_is_told_by_up_and_never_joined_by_a_second_one() {
+    let machine = Machine::new();
+    machine.first_up(&[]);
+    machine.json(&["down"]);
+    let config = machine.root().join(".cotal/nats-server.conf");
+    let mut theirs = Command::new(nats_server_binary())
+        .arg("-c")
+        .arg(config)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("their broker", || machine.json(&["status"])["broker"]["answers"] == true);
+    for port in [&[][..], &["--port", "0"]] {
+        let told = machine.refused(&[&["up", "--user-auth"], port].concat());
+        assert!(told.contains("a broker of this root, which `up` did not start"), "{told}");
+        assert!(!told.contains("async_nats") && !told.contains("--port <n>"), "{told}");
+    }
+    theirs.kill().unwrap();
+    theirs.wait().unwrap();
+    machine.up(&["--port", "0"]);
+    assert!(machine.run(&["down"]).status.success());
+}
+
+#[test]
 fn a_store_that_was_lost_is_not_replaced_by_an_empty_one() {
     let machine = Machine::new();
     machine.first_up(&[]);
@@ -576,6 +601,23 @@ fn an_owner_secret_or_an_account_record_that_was_lost_is_not_made_again() {
     for file in ["issuer.json", "callout.json", "service-keys.json"] {
         std::fs::remove_file(machine.root().join(STATE).join(file)).unwrap();
     }
+    machine.up(&["--port", "0"]);
+    machine.json(&["down"]);
+}
+
+#[test]
+fn a_root_that_has_lost_all_of_its_secrets_is_not_begun_anew_over_the_store_of_its_broker() {
+    let machine = Machine::new();
+    machine.first_up(&[]);
+    machine.json(&["down"]);
+    let auth = ".cotal/auth";
+    let put_back = machine.lose(auth);
+    let told = machine.refused_without(auth, &["--idp", &machine.idp]);
+    for part in ["auth/broker.json", "owner-secret.json", "new space, in another directory"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    machine.refused_without(auth, &["--idp", &machine.idp, "--space", "other"]);
+    put_back();
     machine.up(&["--port", "0"]);
     machine.json(&["down"]);
 }

@@ -28,6 +28,7 @@ use cotal_workspace::{
     },
     file, trust_files,
 };
+use futures::future::join_all;
 
 use super::{
     Started,
@@ -41,7 +42,7 @@ use crate::{
     nats_server::NatsServer,
     outcome::CliError,
     progress::Progress,
-    ready, space_daemons,
+    ready, space_broker, space_daemons,
 };
 
 /// Lifetime of the one credential that provisions a space, in seconds (contract 01 §3.4).
@@ -91,7 +92,30 @@ impl Broker {
         if self.running.is_some() {
             return Ok(());
         }
-        broker_lock::refuse_unknown_broker(&ctx.root).await
+        broker_lock::refuse_unknown_broker(&ctx.root).await?;
+        self.refuse_started_elsewhere(ctx).await
+    }
+
+    /// One that a unit or a person started holds no lock of this program's. It is asked where the root's last one
+    /// listened, before another program is said to have that port: whoever takes what this root signs is its broker.
+    async fn refuse_started_elsewhere(&self, ctx: &Context) -> Result<(), CliError> {
+        let Some(port) = self.config.as_deref().and_then(space_daemons::broker_port) else { return Ok(()) };
+        let server = format!("nats://{DEFAULT_HOST}:{port}");
+        if !space_broker::listens(&server).await {
+            return Ok(());
+        }
+        let mut connectors = Vec::new();
+        for space in trust_files::inventory(&ctx.root)? {
+            connectors.extend(space_broker::connector_to(ctx, &space, &server)?);
+        }
+        let taken = join_all(connectors.iter().map(space_broker::takes)).await;
+        if taken.iter().any(Result::is_ok) {
+            return Err(CliError::failed(format!(
+                "a broker of this root, which `up` did not start, listens on port {port}: stop it, whoever started it (a \
+                 unit, or a person), then run this command again; two brokers on one store tear it"
+            )));
+        }
+        Ok(())
     }
 
     /// A running broker takes a further space only when it can be told of one; else nothing is begun.

@@ -3,10 +3,11 @@
 //! A first run makes its files in one order: the trust records, the pin of the identity provider, the owner secret, what
 //! comes after it; the ledger's rows come last of all. A run that was killed leaves a beginning of that order. So a file
 //! that is missing before one that is there was lost; with a fresh one in its place everybody would be somebody else, or
-//! the broker would keep nothing of theirs. Issuer keys, callout account and service keys are made again, as the contract has it: nobody's owner hangs on
+//! the broker would keep nothing of theirs. The broker's store is made after all of that: a root that has one and no operator has
+//! lost the whole of `auth`. Issuer keys, callout account and service keys are made again, as the contract has it: nobody's owner hangs on
 //! them.
 
-use std::path::Path;
+use std::{io::ErrorKind, path::Path};
 
 use cotal_ledger::{Ledger, shell_quote};
 use cotal_trust::idp::IdpPin;
@@ -32,6 +33,10 @@ struct Kept {
     material: Standing,
     /// A row of the ledger.
     granted: bool,
+    /// Something in the broker's store, which is the operator's: it is made after all that the first space needs.
+    store: bool,
+    /// A run of this space that came to its end, as this machine remembers.
+    came_up: bool,
 }
 
 /// What was lost.
@@ -44,7 +49,7 @@ enum Lost {
 }
 
 impl Kept {
-    async fn of(ctx: &Context, space: &Space, state_dir: &Path) -> Result<Self, CliError> {
+    async fn of(ctx: &Context, space: &Space, state_dir: &Path, mesh: &Mesh) -> Result<Self, CliError> {
         let material = Standing::of(&FsSecretStore::open(&ctx.root)?, state_dir, space).await;
         Ok(Self {
             broker: trust_files::load_broker(&ctx.root)?.is_some(),
@@ -52,17 +57,20 @@ impl Kept {
             material,
             // A row that does not read is a row.
             granted: Ledger::at(state_dir).list().map_or(true, |rows| !rows.is_empty()),
+            store: holds_something(&space_daemons::broker_store_dir(&ctx.root))?,
+            came_up: mesh.idp_url().is_some(),
         })
     }
 
     /// In the order in which a first run makes them.
     fn lost(self) -> Vec<Lost> {
-        let after_secret = self.material.after_owner_secret || self.granted;
+        let orphaned = self.store && !self.broker;
+        let after_secret = self.material.after_owner_secret || self.granted || orphaned && self.came_up;
         let after_pin = self.material.owner_secret == Some(true) || after_secret;
         let after_account = self.material.pin == Some(true) || after_pin;
         [
             // Beside the account alone a broker's record is refused by the rule of the trust files.
-            (!self.broker && !self.account && after_account, Lost::Broker),
+            (!self.broker && !self.account && after_account || orphaned, Lost::Broker),
             (!self.account && after_account, Lost::Account),
             (self.material.pin == Some(false) && after_pin, Lost::Pin),
             (self.material.owner_secret == Some(false) && after_secret, Lost::OwnerSecret),
@@ -94,7 +102,7 @@ pub(super) async fn refuse<'a>(
     choice: &Choice,
     mesh: &'a Mesh,
 ) -> Result<Option<&'a str>, CliError> {
-    let mut lost = Kept::of(ctx, space, state_dir).await?.lost();
+    let mut lost = Kept::of(ctx, space, state_dir, mesh).await?.lost();
     let pin_lost = lost.contains(&Lost::Pin);
     let was = mesh.idp_url().filter(|_| pin_lost);
     if names_it_again(choice, was) {
@@ -104,6 +112,15 @@ pub(super) async fn refuse<'a>(
         Ok(was)
     } else {
         Err(CliError::failed(refusal(space, &lost, was, mesh.dev_idp().is_some())))
+    }
+}
+
+/// Whether a directory is there and not empty.
+fn holds_something(dir: &Path) -> Result<bool, CliError> {
+    match std::fs::read_dir(dir) {
+        Ok(mut entries) => Ok(entries.next().is_some()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(CliError::failed(format!("{} cannot be read: {error}", dir.display()))),
     }
 }
 
@@ -125,6 +142,8 @@ fn names_it_again(choice: &Choice, was: Option<&str>) -> bool {
 fn refusal(space: &Space, lost: &[Lost], was: Option<&str>, development: bool) -> String {
     let names: Vec<_> = lost.iter().map(|what| what.named(space)).collect();
     let it = if lost.len() == 1 { "it" } else { "them" };
+    // Without its operator the root can have no other one.
+    let elsewhere = if lost.contains(&Lost::Broker) { "," } else { ", under another --space or" };
     let provider = match (lost.contains(&Lost::Pin), was) {
         (false, _) => String::new(),
         (true, None) => {
@@ -141,8 +160,7 @@ fn refusal(space: &Space, lost: &[Lost], was: Option<&str>, development: bool) -
     };
     format!(
         "space {:?} has existed before and has lost {}, which cannot be made again: restore {it} \
-         from a backup, then run this command again{provider}; or start a new space, under another --space or in \
-         another directory",
+         from a backup, then run this command again{provider}; or start a new space{elsewhere} in another directory",
         space.as_str(),
         names.join(" and "),
     )
@@ -155,17 +173,25 @@ mod tests {
     const EXTERNAL: &str = "https://id.example/api/auth";
     const DEVELOPMENT: &str = "http://127.0.0.1:4780/api/auth";
 
-    /// What stands, as a letter each: broker, account, pin, owner secret, what comes after it, ledger.
+    /// What stands, as a letter each: broker, account, pin, owner secret, what comes after it, ledger; the broker's store,
+    /// and what the machine remembers.
     fn kept(letters: &str) -> Kept {
         let has = |letter| letters.contains(letter);
         let material =
             Standing { pin: Some(has('p')), owner_secret: Some(has('o')), after_owner_secret: has('x') };
-        Kept { broker: has('b'), account: has('a'), material, granted: has('l') }
+        Kept {
+            broker: has('b'),
+            account: has('a'),
+            material,
+            granted: has('l'),
+            store: has('s'),
+            came_up: has('m'),
+        }
     }
 
     #[test]
     fn a_first_run_that_was_killed_anywhere_has_lost_nothing() {
-        let order = "bapoxl";
+        let order = "bapoxsml";
         for cut in 0..=order.len() {
             assert_eq!(kept(&order[..cut]).lost(), [], "{}", &order[..cut]);
         }
@@ -185,6 +211,13 @@ mod tests {
             ("poxl", vec![Lost::Broker, Lost::Account]),
             ("apoxl", vec![]),
             ("l", vec![Lost::Broker, Lost::Account, Lost::Pin, Lost::OwnerSecret]),
+            ("sm", vec![Lost::Broker, Lost::Account, Lost::Pin, Lost::OwnerSecret]),
+            // Which spaces it had is not known.
+            ("s", vec![Lost::Broker]),
+            ("apoxls", vec![Lost::Broker]),
+            // The root's first space, and a second one.
+            ("m", vec![]),
+            ("bs", vec![]),
         ] {
             assert_eq!(kept(letters).lost(), lost, "{letters}");
         }
