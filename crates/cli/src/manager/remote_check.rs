@@ -2,6 +2,7 @@
 
 use std::{fmt::Display, future::Future, sync::Arc, time::Instant};
 
+use cotal_ledger::WIDEN_WITH;
 use cotal_manager::remote::{
     Active, ManagerHost, Participant, RefusalKind, RemoteError, Setup, contract::ManagerContract,
     identity::Origin, participant::Wanted, serving::ManagerEndpoint, standing::Told,
@@ -21,10 +22,10 @@ use crate::{
 };
 
 /// The lists that a remote manager's grant needs.
-const GRANT: &str = "--scope supervise,spawn --allow-subscribe general --allow-publish general";
+const GRANT: &str = "--scope supervise --allow-subscribe general --allow-publish general";
 /// What a host says of whom nobody has granted.
 const NOT_GRANTED: &str = " is not granted in this space";
-/// What a host says before the command that widens a grant, with which its sentence ends.
+/// What a host says before the command that widens a grant, with which its sentence ends; of a parent's, [`WIDEN_WITH`].
 const ADD_IT_WITH: &str = "an operator can add it with: ";
 /// Seconds to wait when a host counts refusals and names no time: its window.
 const THROTTLED_SECS: u64 = 60;
@@ -35,9 +36,9 @@ const INTERRUPTED: i32 = 130;
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Be a remote manager once, from its first credential to its goodbye, and say how each step went.\n\n\
-        This machine needs a sign-in (`cotal login`) whose actor is granted `supervise` and `spawn`, and nothing else: no \
-        signing key, no ledger, no store. The manager registers under an identity of its own, which is kept in \
-        `.cotal/remote-manager.<space>.json` and used again by every later run; it enrols an agent that may do nothing \
+        This machine needs a sign-in (`cotal login`) whose actor is granted `supervise`, and nothing else: no signing key, \
+        no ledger, no store. The manager registers under an identity of its own, which is kept in \
+        `.cotal/remote-manager.<hex of the space's name>.json` and used again by every later run; it enrols an agent that may do nothing \
         but connect, signs it in, retires it, enrols the name once more and retires that too, and takes itself out of the \
         registry.\n\nA run that was cut off leaves nothing that the next one does not take up: it retires what was left and \
         begins anew under the same identity.",
@@ -48,7 +49,7 @@ Examples:
   cotal manager remote-check --json
 
 The grant that it needs, on the host:
-  cotal actor grant cli --sub <subject> --scope supervise,spawn --allow-subscribe general --allow-publish general"
+  cotal actor grant cli --sub <subject> --scope supervise --allow-subscribe general --allow-publish general"
 )]
 pub struct RemoteCheckArgs {
     /// The space.
@@ -443,7 +444,7 @@ fn for_operator(why: RemoteError, actor: &Actor, space: &Space) -> RemoteError {
              that fit",
             at(space)
         );
-    } else if refusal.said.contains(ADD_IT_WITH) {
+    } else if [ADD_IT_WITH, WIDEN_WITH].iter().any(|hint| refusal.said.contains(hint)) {
         refusal.said.push_str(&at(space));
     }
     RemoteError::Host(refusal)
@@ -493,6 +494,10 @@ mod tests {
             "q",
         );
         assert!(narrow.contains("cotal actor grant cli --scope 'a' --space 'q'"), "{narrow}");
+        let parent =
+            format!("refusing to spawn it: it holds more. {WIDEN_WITH}cotal actor grant cli --scope 'a'");
+        assert!(of(&parent, "q").contains("cotal actor grant cli --scope 'a' --space 'q'"));
+        assert!(!of(&parent, "main").contains("--space"));
         assert!(of("something else", "q").contains("something else; "));
     }
 }

@@ -58,7 +58,7 @@ pub async fn exchange(
         actor: agent.agent.actor.as_str(),
         actor_token: secret.as_str(),
     };
-    let http = http_client(TIMEOUT).map_err(|why| refuse(RefusalKind::Unsendable, None, &why.0))?;
+    let http = http_client(TIMEOUT).map_err(|why| refuse(RefusalKind::NoHost, None, &why.0))?;
     let body = serde_json::to_vec(&body).map(Zeroizing::new);
     let body =
         body.map_err(|_| refuse(RefusalKind::Unsendable, None, "the exchange's request is no JSON"))?;

@@ -57,6 +57,8 @@ pub enum Answer {
 pub enum RefusalKind {
     /// No proof of a sign-in went with the request.
     NoProof,
+    /// There is no host to ask: its URL is none of an auth service's, or this machine can make no client.
+    NoHost,
     /// This side would not send the request, or the host did not read it.
     Unsendable,
     /// Scope, owner, proof or registration does not let it; or the host does not serve this.
@@ -93,6 +95,7 @@ impl RefusalKind {
     const fn what(self) -> &'static str {
         match self {
             Self::NoProof => "the sign-in cannot be proved",
+            Self::NoHost => "the host cannot be asked",
             Self::Unsendable => "the request cannot be sent",
             Self::Denied => "the host refuses",
             Self::Conflict => "the host answers that the state has moved",
@@ -108,6 +111,7 @@ impl RefusalKind {
     pub const fn next(self) -> &'static str {
         match self {
             Self::NoProof => "sign in again with `cotal login`",
+            Self::NoHost => "mend that and ask again",
             Self::Unsendable => "shorten it",
             Self::Denied => {
                 "look at the actor's grant (its scope must name \"supervise\") and at the registration"
@@ -149,15 +153,15 @@ struct Body<'a, R> {
 impl ManagerHost {
     /// A host at a base URL: https, or http on a loopback IP literal, without credentials in it.
     pub fn new(base: &str, tokens: Arc<dyn IdpTokens>) -> Result<Self, HostRefusal> {
-        let unsendable = |why: &str| HostRefusal::new(RefusalKind::Unsendable, why);
-        let url = Url::parse(base).map_err(|_| unsendable("the host's URL is not a URL"))?;
+        let no_host = |why: &str| HostRefusal::new(RefusalKind::NoHost, why);
+        let url = Url::parse(base).map_err(|_| no_host("the host's URL is not a URL: it is the auth service's public face, such as https://auth.example"))?;
         if !is_https_or_loopback(&url) {
-            return Err(unsendable("the host's URL must be https (or http on a loopback IP literal)"));
+            return Err(no_host("the host's URL must be https (or http on a loopback IP literal)"));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(unsendable("the host's URL must carry no user name and no password"));
+            return Err(no_host("the host's URL must carry no user name and no password"));
         }
-        let http = http_client(TIMEOUT).map_err(|why| unsendable(&why.0))?;
+        let http = http_client(TIMEOUT).map_err(|why| no_host(&why.0))?;
         Ok(Self { url: below(url, ROUTE), tokens, http })
     }
 
@@ -302,7 +306,9 @@ mod tests {
             "https://:p@auth.example",
             "",
         ] {
-            assert_eq!(host(base).err().map(|refusal| refusal.kind), Some(RefusalKind::Unsendable), "{base}");
+            let refusal = host(base).err().unwrap();
+            assert_eq!(refusal.kind, RefusalKind::NoHost, "{base}");
+            assert!(!refusal.to_string().contains("shorten"), "{refusal}");
         }
         assert_eq!(
             host("https://auth.example/base/?q=1#f").unwrap().url.as_str(),
