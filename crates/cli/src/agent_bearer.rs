@@ -80,7 +80,7 @@ async fn bearer(args: &AgentBearerArgs, manager_call: bool) -> Result<Zeroizing<
         (None, None) => return Err(required("--dir <state dir> or --exchange-url <https base>")),
         (dir, url) => (dir, url),
     };
-    args.space.as_deref().map(space_flag).transpose()?;
+    let space = args.space.as_deref().map(space_flag).transpose()?;
     let owner = args.owner.as_deref().ok_or_else(|| required("--owner <u_…>"))?;
     let owner = DerivedOwner::parse(owner).map_err(|e| CliError::usage(format!("--owner is {e}")))?;
     let actor = args.actor.as_deref().ok_or_else(|| required("--actor <actor>"))?;
@@ -95,7 +95,10 @@ async fn bearer(args: &AgentBearerArgs, manager_call: bool) -> Result<Zeroizing<
     let secret = read_secret(token_file)?;
     let manager = manager_call.then_some(ManagerCall { instance });
     let face = match face {
-        (Some(dir), _) => ExchangeFace::local(dir)?,
+        (Some(dir), _) => ExchangeFace::local(dir).map_err(|error| match &space {
+            Some(space) => error.naming(space),
+            None => error,
+        })?,
         (None, url) => ExchangeFace::remote(url.as_deref().unwrap_or_default())?,
     };
     face.exchange(&AgentExchange { owner, actor, secret, manager }).await

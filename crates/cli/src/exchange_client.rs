@@ -57,6 +57,13 @@ struct Body<'a> {
 impl ExchangeFace {
     /// The loopback face of the service that serves a state directory; its process must be provably alive.
     pub fn local(state_dir: &Path) -> Result<Self, CliError> {
+        if !state_dir.is_dir() {
+            return Err(CliError::failed(format!(
+                "no auth service runs for {}, which is no directory: name the space's state directory, \
+                 .cotal/auth/space.<hex of the name> where the space was brought up",
+                state_dir.display()
+            )));
+        }
         let service = LoopbackService::of(state_dir)?;
         Ok(Self { url: below(service.base, EXCHANGE_PATH), capability: Some(service.capability) })
     }

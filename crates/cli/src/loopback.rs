@@ -22,7 +22,7 @@ impl LoopbackService {
     pub fn of(state_dir: &Path) -> Result<Self, CliError> {
         let not_running = || {
             CliError::failed(format!(
-                "no auth service runs for {}; start it with: cotal up --user-auth{}",
+                "no auth service runs for {}; start it with `cotal up --user-auth{}`",
                 state_dir.display(),
                 at_state_dir(state_dir)
             ))
@@ -84,7 +84,7 @@ mod tests {
             let dir = tmp.path().join(space_segment(&Space::parse(name).unwrap()));
             std::fs::create_dir(&dir).unwrap();
             let told = LoopbackService::of(&dir).err().unwrap().to_string();
-            assert!(told.ends_with(&format!("start it with: {up}")), "{told}");
+            assert!(told.ends_with(&format!("start it with `{up}`")), "{told}");
         }
     }
 

@@ -564,6 +564,32 @@ async fn a_service_that_is_not_provably_alive_is_not_asked() {
     let absent = serving(&service.url, std::process::id());
     Discovery::remove(&absent.path("state")).unwrap();
     failed(ask(&absent, &[]).await, "no auth service runs");
+    // Only the caller knows of which space a directory of another name is.
+    let (dir, token) = (absent.path("state"), absent.path("token"));
+    let of_two = |dir: &std::path::Path| {
+        let (dir, token) = (dir.to_str().unwrap().to_owned(), token.to_str().unwrap().to_owned());
+        [
+            "agent-bearer",
+            "--dir",
+            &dir,
+            "--space",
+            "two",
+            "--owner",
+            OWNER,
+            "--actor",
+            "scout",
+            "--token-file",
+            &token,
+        ]
+        .map(str::to_owned)
+    };
+    for (dir, part) in
+        [(dir.clone(), "`cotal up --user-auth --space 'two'`"), (dir.join("nosuch"), "which is no directory")]
+    {
+        let line = of_two(&dir);
+        let line: Vec<_> = line.iter().map(String::as_str).collect();
+        failed(absent.run(&line).await, part);
+    }
     failed(ask(&serving("http://192.0.2.1:9", std::process::id()), &[]).await, "no loopback address");
     assert!(service.asked.lock().is_empty());
 }
