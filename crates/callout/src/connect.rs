@@ -212,9 +212,14 @@ impl Lane {
         self.answer(&asked, CalloutOutcome::Deny(&reason), outcome).await;
     }
 
-    /// Writes one line that is no answer's.
+    /// Writes one line that is no answer's, of what should not have happened.
     pub(crate) fn note(&self, what: &str) {
-        (self.parts.log)(&Note { space: &self.parts.space, what }.to_string());
+        (self.parts.log)(&Note { warns: true, space: &self.parts.space, what }.to_string());
+    }
+
+    /// Writes one line of how this lane is set up.
+    pub(crate) fn remark(&self, what: &str) {
+        (self.parts.log)(&Note { warns: false, space: &self.parts.space, what }.to_string());
     }
 
     /// Opens a request, whose bytes are gone then.

@@ -118,6 +118,8 @@ impl fmt::Display for Line<'_> {
 /// The line of a request that gets no answer, and of anything else that has no outcome.
 #[derive(Debug, Clone, Copy)]
 pub struct Note<'a> {
+    /// Whether somebody should look. One that does not warn is not read back: it is no event of a connect.
+    pub warns: bool,
     /// The space.
     pub space: &'a Space,
     /// What happened.
@@ -126,7 +128,8 @@ pub struct Note<'a> {
 
 impl fmt::Display for Note<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX}level={WARN} space={} {}", Plain(self.space.as_str()), fold(self.what))
+        let level = if self.warns { WARN } else { INFO };
+        write!(f, "{PREFIX}level={level} space={} {}", Plain(self.space.as_str()), fold(self.what))
     }
 }
 
@@ -168,7 +171,7 @@ impl fmt::Display for Quoted<'_> {
 pub enum Said {
     /// The line of an answered request.
     Answered(Box<Answered>),
-    /// A [`Note`].
+    /// A [`Note`] that warns.
     Note {
         /// The space, folded.
         space: String,
@@ -500,7 +503,9 @@ mod tests {
         fn a_note_is_one_line_and_reads_back(space in "\\PC{1,20}", what in ".{0,100}|\\PC{0,100}") {
             prop_assume!(Space::parse(&space).is_ok());
             let space = Space::parse(&space).unwrap();
-            let note = Note { space: &space, what: &what }.to_string();
+            let calm = Note { warns: false, space: &space, what: &what }.to_string();
+            prop_assert!(calm.starts_with("auth callout: level=info space="));
+            let note = Note { warns: true, space: &space, what: &what }.to_string();
             prop_assert!(note.bytes().all(|b| (0x20..=0x7e).contains(&b)));
             let read = Said::Note { space: fold(space.as_str()), what: fold(&what) };
             prop_assert_eq!(Said::parse(&note), Some(read));

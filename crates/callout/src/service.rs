@@ -138,7 +138,8 @@ impl Callout {
         connection.flush().await?;
         let lane = Arc::new(Lane::new(parts, connection, budget));
         if unlisted {
-            lane.note("no list of expected servers: every server that holds this account is answered");
+            // Of the installation, and no event: a program gives such a list, and the command line never does.
+            lane.remark("no list of expected servers: every server that holds this account is answered");
         }
 
         // Every request that was taken is answered within the budget, and its answer sent within the margin.
