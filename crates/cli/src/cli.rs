@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{
-    Parser, Subcommand,
+    CommandFactory, FromArgMatches, Parser, Subcommand,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
@@ -152,13 +152,45 @@ impl Command {
 
 /// Reads a command line, program name first.
 pub fn parse(arguments: Vec<OsString>) -> Result<Command, NotRun> {
-    match Cli::try_parse_from(arguments) {
+    parse_as(unbroken(Cli::command()), arguments)
+}
+
+fn parse_as(mut command: clap::Command, arguments: Vec<OsString>) -> Result<Command, NotRun> {
+    let cli = command
+        .try_get_matches_from_mut(arguments)
+        .and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches))
+        .map_err(|error| error.format(&mut command));
+    match cli {
         Ok(cli) => Ok(cli.command),
         Err(error) => Err(match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => NotRun::Shown(error.render().to_string()),
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => NotRun::Shown(rendered(&error)),
             _ => NotRun::Usage(repeated(&error).unwrap_or_else(|| usage(&error))),
         }),
     }
+}
+
+/// A blank of an example, as clap gets it: it breaks lines at blanks, and half of a command is another command. [`rendered`]
+/// makes it a blank again.
+const UNBROKEN: char = '\u{a0}';
+
+/// The same command, whose examples stand on one line each however narrow the terminal is.
+fn unbroken(command: clap::Command) -> clap::Command {
+    let after = command.get_after_help().map(ToString::to_string);
+    let command = match after {
+        Some(text) => {
+            let lines = text.lines().map(|line| match line.strip_prefix("  ") {
+                Some(example) => format!("  {example}").replace(' ', &UNBROKEN.to_string()),
+                None => line.to_owned(),
+            });
+            command.after_help(lines.collect::<Vec<_>>().join("\n"))
+        }
+        None => command,
+    };
+    command.mut_subcommands(unbroken)
+}
+
+fn rendered(error: &clap::Error) -> String {
+    error.render().to_string().replace(UNBROKEN, " ")
 }
 
 /// The sentence for a flag that is given twice (contract 08 §3.1, release 0.59.0).
@@ -177,13 +209,12 @@ fn repeated(error: &clap::Error) -> Option<String> {
 }
 
 fn usage(error: &clap::Error) -> String {
-    let text = error.render().to_string();
+    let text = rendered(error);
     text.strip_prefix("error: ").unwrap_or(&text).trim_end().to_owned()
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
     use cotal_wire::Space;
     use cotal_workspace::printed;
 
@@ -213,6 +244,24 @@ mod tests {
             };
             assert!(help.contains("Example"), "{} shows no example", command.get_name());
         }
+    }
+
+    #[test]
+    fn an_example_is_one_line_on_a_narrow_terminal() {
+        let mut examples = 0;
+        for (mut path, command) in commands(&Cli::command(), &[]) {
+            let Some(after) = command.get_after_help().map(ToString::to_string) else { continue };
+            path.push("--help".to_owned());
+            let narrow = unbroken(Cli::command()).term_width(40);
+            let Err(NotRun::Shown(help)) = parse_as(narrow, path.iter().map(OsString::from).collect()) else {
+                panic!("{path:?} has no help");
+            };
+            for example in after.lines().filter(|line| line.starts_with("  ")) {
+                assert!(help.lines().any(|line| line == example), "{path:?}: {example:?} in\n{help}");
+                examples += 1;
+            }
+        }
+        assert!(examples > 20, "only {examples} examples");
     }
 
     #[test]
