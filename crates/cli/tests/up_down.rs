@@ -261,10 +261,11 @@ fn a_mesh_that_was_entered_by_hand_for_elsewhere_is_not_taken() {
     let path = machine.home.join("meshes/space.6d61696e.json");
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(&path, record.to_string()).unwrap();
+    std::fs::remove_dir(machine.root().join(".cotal")).unwrap();
     let told = machine.refused(&["up", "--user-auth", "--idp", &machine.idp, "--port", "0"]);
     assert!(told.contains("was entered by hand, for tls://mesh.example:4222"), "{told}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), record.to_string());
-    assert!(!machine.root().join(".cotal/auth").exists());
+    assert!(!machine.root().join(".cotal").exists(), "a directory that holds one is a root from then on");
 }
 
 #[test]

@@ -162,6 +162,17 @@ impl Mesh {
     }
 }
 
+/// The refusals of [`Mesh::read`], before anything is made here: an empty `.cotal` makes a directory a root.
+pub(super) fn refuse_taken(ctx: &Context, space: &Space) -> Result<(), CliError> {
+    let here = root_text(ctx)?;
+    for entry in MeshRegistry::new(ctx.home.clone()).list()? {
+        if entry.space == *space && entry.root != here {
+            refuse_elsewhere(&entry, ctx)?;
+        }
+    }
+    Ok(())
+}
+
 /// Refuses where the record of another root is not to be taken.
 fn refuse_elsewhere(entry: &MeshEntry, ctx: &Context) -> Result<(), CliError> {
     let (space, root) = (&entry.space, &entry.root);

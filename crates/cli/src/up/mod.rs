@@ -222,6 +222,7 @@ impl Started {
 pub async fn run(args: UpArgs, ctx: &Context) -> Result<(), CliError> {
     let plan = Plan::of(args)?;
     let nats = nats_server::find(ctx).await?;
+    mesh::refuse_taken(ctx, &plan.space)?;
     let _lock = RootLock::take(&ctx.root)?;
     let mut started = Started::default();
     let progress = Progress::start(ctx);
