@@ -76,7 +76,8 @@ pub async fn run(args: LoginArgs, ctx: &Context) -> Result<(), CliError> {
         expires_at: ends(ctx.clock.now_secs(), session.expires_in_secs),
         sub: Some(proof.sub.clone()),
     };
-    SessionCache::of(&ctx.home).put(idp.base(), &login)?;
+    let cache = SessionCache::of(&ctx.home);
+    cache.put(idp.base(), &login)?;
     let grant = grant_line(&proof.sub);
     let document = json!({
         "idp": idp.base(),
@@ -94,7 +95,7 @@ pub async fn run(args: LoginArgs, ctx: &Context) -> Result<(), CliError> {
             idp.base(),
             printable(label),
             escaped(&proof.sub).unwrap_or_else(|| proof.sub.clone()),
-            ctx.home.path().display(),
+            cache.path().display(),
             day_and_time(login.expires_at),
         )
     })
@@ -124,8 +125,11 @@ pub async fn logout(args: LogoutArgs, ctx: &Context) -> Result<(), CliError> {
 /// Tells the person where to go, once. With `--json` on stderr: stdout is the document's.
 fn prompt(code: &DeviceCode, ctx: &Context) -> Result<(), CliError> {
     let text = format!(
-        "Open {}\nand approve the code {} (or type it at {})",
-        code.verification_uri_complete, code.user_code, code.verification_uri
+        "Open {}\nand approve the code {} (or type it at {}); it is good for {}",
+        code.verification_uri_complete,
+        code.user_code,
+        code.verification_uri,
+        lasting(code.expires_in_secs)
     );
     if ctx.json {
         ctx.note(text);
@@ -153,6 +157,15 @@ async fn approved(
             Poll::SlowDown => code.slow_down(),
             Poll::Session(session) => return Ok(session),
         }
+    }
+}
+
+/// How long a code is good, in whole minutes from two of them on.
+fn lasting(seconds: f64) -> String {
+    if seconds < 120.0 {
+        format!("{seconds:.0} seconds")
+    } else {
+        format!("{:.0} minutes", (seconds / 60.0).floor())
     }
 }
 
@@ -270,6 +283,15 @@ mod tests {
         let of = |sub: &str| format!("cotal actor grant cli --sub {sub} {NARROW}");
         assert_eq!(grant_line("it's"), of(r"'it'\''s'"));
         assert_eq!(grant_line("a\u{1b}b"), of(r#"<the subject "a\u001bb">"#));
+    }
+
+    #[test]
+    fn a_prompt_says_how_long_the_code_is_good() {
+        for (seconds, told) in
+            [(1.0, "1 seconds"), (60.0, "60 seconds"), (600.0, "10 minutes"), (659.9, "10 minutes")]
+        {
+            assert_eq!(lasting(seconds), told);
+        }
     }
 
     fn code() -> Value {

@@ -324,7 +324,7 @@ fn same_idp(pin: IdpPin, space: &Space, idp_url: Option<&str>) -> Result<IdpPin,
     match idp_url {
         Some(url) if url != pin.url => Err(MaterialError(format!(
             "space {:?} is pinned to the IdP {} and another one would re-key every owner: leave --idp out, or pass \
-             exactly that URL",
+             exactly that URL. Another IdP needs another space: choose another --space, or bring it up in another directory",
             space.as_str(),
             pin.url
         ))),

@@ -311,9 +311,13 @@ impl Walk<'_> {
             Err(refusal) => {
                 let needed = View::from_name(name).and_then(View::required_scope);
                 let none = View::from_name(name).is_none_or(|view| view == View::ServiceEndpoint);
-                let mint = if none { format!(": it mints {}", minted_views()) } else { String::new() };
+                let says = if none {
+                    format!("{name:?} is not one that this exchange mints: it mints {}", minted_views())
+                } else {
+                    without_command(refusal.0)
+                };
                 let mend = needed.map(|needed| self.mend.widen(grant, needed));
-                self.refused(CheckName::View, format!("{}{mint}", without_command(refusal.0)), mend);
+                self.refused(CheckName::View, says, mend);
                 Err(NoBearer)
             }
         }
