@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use cotal_dev_idp::{DevIdp, DevIdpOptions};
+use cotal_workspace::file;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{context::Context, outcome::CliError};
@@ -69,7 +70,17 @@ fn state_file(port: u16, ctx: &Context) -> Result<Option<PathBuf>, CliError> {
         return Ok(None);
     }
     ctx.home.ensure()?;
-    Ok(Some(ctx.home.path().join(format!("dev-idp.{port}.json"))))
+    Ok(Some(kept_at(port, ctx)))
+}
+
+/// Where the one of a port keeps what it needs after a restart.
+fn kept_at(port: u16, ctx: &Context) -> PathBuf {
+    ctx.home.path().join(format!("dev-idp.{port}.json"))
+}
+
+/// Whether one has run on this machine at that port.
+pub fn has_run(port: u16, ctx: &Context) -> Result<bool, CliError> {
+    Ok(file::is_regular(&kept_at(port, ctx))?)
 }
 
 #[cfg(test)]

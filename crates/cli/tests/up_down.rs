@@ -624,6 +624,19 @@ fn a_root_that_has_lost_all_of_its_secrets_is_not_begun_anew_over_the_store_of_i
 }
 
 #[test]
+fn a_development_provider_that_a_run_pinned_before_it_failed_is_started_by_the_next_one() {
+    let machine = Machine::new();
+    let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    machine.refused(&["up", "--user-auth", "--dev-idp", "--port", &port]);
+    assert!(machine.root().join(STATE).join("idp.json").exists());
+    machine.up(&["--port", "0"]);
+    let status = machine.json(&["status"]);
+    assert_eq!(status["devIdp"]["running"], true, "{status}");
+    machine.json(&["down"]);
+}
+
+#[test]
 fn a_pin_that_was_lost_is_made_again_only_for_the_provider_that_it_named() {
     let machine = Machine::new();
     let idp = machine.up(&["--dev-idp", "--port", "0"])["idp"].clone();

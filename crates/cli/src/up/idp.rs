@@ -6,7 +6,8 @@ use cotal_workspace::printed::at;
 
 use super::Started;
 use crate::{
-    context::Context, given_url::GivenUrl, outcome::CliError, progress::Progress, ready, space_daemons,
+    context::Context, dev_idp, given_url::GivenUrl, outcome::CliError, progress::Progress, ready,
+    space_daemons,
 };
 
 /// Said as long as the development IdP approves by itself; it goes on doing so without the flag.
@@ -120,6 +121,12 @@ pub(super) fn settle(
     };
     let development = Development { port, auto_approve };
     Ok(Settled { url: Some(development.url().into()), development: Some(development) })
+}
+
+/// What a run has left of which nothing is recorded: a pin of a development IdP that has run on this machine.
+pub(super) fn left(pin: &IdpPin, ctx: &Context) -> Result<Option<bool>, CliError> {
+    let Some(port) = space_daemons::dev_idp_port(&pin.url) else { return Ok(None) };
+    Ok(dev_idp::has_run(port, ctx)?.then_some(false))
 }
 
 /// The one look at an identity provider's keys before it is pinned.

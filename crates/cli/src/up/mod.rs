@@ -276,7 +276,12 @@ async fn bring_up(
         // A run that was killed before it had pinned one has left it, at a port that nobody knows any more.
         space_daemons::left_dev_idp(ctx, space, None).stop().await?;
     }
-    let mut idp = idp::settle(&plan.idp, pin.as_ref(), lost_idp, mesh.dev_idp(), space)?;
+    let recorded = match &pin {
+        // A run that was cut short after it had pinned one has recorded nothing.
+        Some(pin) if mesh.dev_idp().is_none() => idp::left(pin, ctx)?,
+        _ => mesh.dev_idp(),
+    };
+    let mut idp = idp::settle(&plan.idp, pin.as_ref(), lost_idp, recorded, space)?;
     if pin.is_none() && idp.url.is_none() {
         // Before anything is made of it: the name may be mistyped.
         return Err(material::no_idp(space).into());
