@@ -582,7 +582,8 @@ mod tests {
         for other in
             ["https://other.example/api/auth", "https://id.example/api/auth/", "https://ID.example/api/auth"]
         {
-            assert!(place.prepare(Some(other)).await.err().unwrap().0.contains("re-key"), "{other}");
+            let told = place.prepare(Some(other)).await.err().unwrap().0;
+            assert!(told.contains("re-key") && told.contains("another --space"), "{other}: {told}");
         }
         assert_eq!(place.text("idp.json"), golden);
     }
