@@ -78,7 +78,7 @@ pub struct GrantArgs {
     /// The space.
     #[arg(long, default_value = DEFAULT_SPACE)]
     pub space: String,
-    /// Capabilities, separated by commas; '' for none. Known are spawn, admin, supervise, run and role:<role>.
+    /// Capabilities, separated by commas; '' for none. Known are spawn, admin, supervise, run and role:ROLE.
     #[arg(long, value_name = "A,B")]
     pub scope: Option<String>,
     /// Channels that it may read; '' for none.
