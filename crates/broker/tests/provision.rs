@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use cotal_broker::{
     Connection, Lifetime,
@@ -181,8 +183,9 @@ async fn a_creation_that_was_cut_short_is_resumed_only_while_no_row_was_written(
     let f = fixture().await;
     let (writer, admin) = (self::writer(&f).await, f.open("admin").await);
     support::create_stream(&admin, &unhardened).await;
-    admin.publish("$KV.cotal_records_main.uid.x", &[], Bytes::from("1")).await.unwrap();
-    admin.flush().await.unwrap();
+    // Its answer says that the row is stored.
+    let within = Duration::from_secs(30);
+    admin.request("$KV.cotal_records_main.uid.x", &[], Bytes::from("1"), within).await.unwrap();
     let error = ensure_authority_stores(&writer, &f.space).await.unwrap_err();
     assert_eq!(error.code, EpCode::FailedPrecondition);
     assert_eq!(config(&admin, "KV_cotal_records_main").await["deny_purge"], false);
@@ -241,10 +244,8 @@ async fn the_broker_denies_the_provisioner_what_its_list_does_not_name() {
         "$KV.cotal_auth_main.gate.x",
         "cotal.main.chat.x",
     ] {
-        let error = provisioner
-            .request(subject, &[], Bytes::from("{}"), std::time::Duration::from_secs(60))
-            .await
-            .unwrap_err();
+        let error =
+            provisioner.request(subject, &[], Bytes::from("{}"), Duration::from_secs(60)).await.unwrap_err();
         assert_eq!(error.code, EpCode::PermissionDenied, "{subject}");
     }
 }

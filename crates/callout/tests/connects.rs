@@ -242,7 +242,8 @@ async fn two_hundred_and_fifty_six_connects_at_once_are_all_minted_with_one_row_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_callout_has_answered_what_it_took_and_answers_no_more() {
     // Short enough to wait for: whoever is not answered is refused by the broker then.
-    let limits = CalloutLimits { auth_timeout: Duration::from_secs(4), ..CalloutLimits::default() };
+    const PATIENT: Duration = Duration::from_secs(4);
+    let limits = CalloutLimits { auth_timeout: PATIENT, ..CalloutLimits::default() };
     let house = House::build("demo", Plan { callout_limits: limits, ..Plan::patient() }).await;
     let granted = house.grant("cli", &[], &["general"], &[]).await;
     let bearer = house.bearer(&granted, Ask::default());
@@ -255,10 +256,14 @@ async fn a_stopped_callout_has_answered_what_it_took_and_answers_no_more() {
         house.callout.stop().await;
     });
     house.callout.ended().await;
-    let minted = clients.iter().flatten().count();
-    assert!(minted >= 8);
-    assert_eq!(house.count("minted"), minted, "every minted JWT reached its client");
-    let lines = house.lines().len();
+    let reached = clients.iter().flatten().count();
+    let lines = house.lines();
+    let minted = lines.iter().filter(|line| line.contains(" outcome=minted "));
+    let took: Vec<u64> = minted.map(|line| field(line, "total_ms").unwrap().parse().unwrap()).collect();
+    // Of one that took long, on a machine that stood still meanwhile, the broker may have heard too late.
+    let soon = took.iter().filter(|ms| u128::from(**ms) < PATIENT.as_millis() / 2).count();
+    assert!(took.len() >= 8 && (soon..=took.len()).contains(&reached), "{reached} were let in: {took:?}");
+    let lines = lines.len();
     assert!(house.connect(&bearer).await.is_none());
     assert_eq!(house.lines().len(), lines);
 }
