@@ -16,12 +16,10 @@ pub use cotal_wire::rows::NatkeyRow;
 use crate::{
     fence::Fence,
     issuance_memory::{Due, LiveRow, Memory},
-    store::{ambiguous, at_key, unsent},
+    store::{MARKER_TTL_SECS, ambiguous, at_key, unsent},
     stores::AuthorityStores,
 };
 
-/// How long the store keeps a purge marker, in seconds: the bucket's own marker TTL (contract 07 §12.4).
-const MARKER_TTL_SECS: u64 = 3600;
 /// Which keys a walk looks at.
 const NATKEY_FILTER: &str = "natkey.>";
 /// How many purges a prune has in flight, and how many reads a walk.

@@ -70,7 +70,7 @@ pub use issuance::{IssuanceLog, NatkeyRow};
 pub use manager_verdict::{LocalManager, ManagerVerdict, NoLocalManager, ReadLocalManager};
 pub use plane::{Plane, PlaneInputs};
 pub use replica::ReplicaStores;
-pub use session_ownership::NotOwn;
+pub use session_ownership::{NotOwn, SESSION_TTL_SECS};
 pub use session_redemption::Redemption;
 pub use store::landed;
 pub use stores::AuthorityStores;

@@ -15,8 +15,8 @@ use crate::{
     stores::AuthorityStores,
 };
 
-/// How long a session lasts at the most, in seconds.
-const LONGEST_SECS: u64 = 24 * 60 * 60;
+/// How long a session lasts at the most, in seconds (contract 03 §R); no credential that serves one lives longer.
+pub const SESSION_TTL_SECS: u64 = 86_400;
 
 /// What the host has said of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub(crate) async fn bind(
         return Ok(seen);
     }
     let what = "whose a session is";
-    let row = SessionOwnership { owner: owner.clone(), until: now.plus(LONGEST_SECS) };
+    let row = SessionOwnership { owner: owner.clone(), until: now.plus(SESSION_TTL_SECS) };
     match stores.auth_store().create(&session_owner_key(session), row.to_bytes()).await {
         WriteOutcome::Written(_) => Ok(Ok(Bound { until: row.until, here: true })),
         WriteOutcome::Lost => before(standing(stores, session).await?.of(owner, now))

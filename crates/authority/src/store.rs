@@ -10,6 +10,9 @@ use bytes::Bytes;
 use cotal_broker::kv::{Bucket, Entry, WriteOutcome};
 use cotal_wire::{EpError, Revision};
 
+/// How long the store keeps a purge marker, in seconds: the bucket's own marker TTL (contract 07 §12.4).
+pub(crate) const MARKER_TTL_SECS: u64 = 3_600;
+
 /// A bucket of the authority.
 pub(crate) struct Store {
     bucket: Bucket,

@@ -71,6 +71,7 @@ fn meant(word: &str) -> Option<String> {
 mod tests {
     use cotal_ledger::GrantInput;
     use cotal_trust::system::{SystemClock, SystemEntropy};
+    use cotal_workspace::file;
 
     use super::*;
 
@@ -108,9 +109,7 @@ mod tests {
     fn a_parent_that_is_not_granted_or_is_the_child_itself_is_told() {
         let tmp = tempfile::tempdir().unwrap();
         let state = tmp.path().join("space.6d");
-        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
-            .create(&state)
-            .unwrap();
+        file::ensure_private_dir(&state).unwrap();
         let ledger = Ledger::at(&state);
         let owner = DerivedOwner::parse(&format!("u_{}", "a".repeat(26))).unwrap();
         let named = |actor: &str| Principal::new(&owner, Actor::parse(actor).unwrap());
@@ -118,17 +117,7 @@ mod tests {
         let told = |parent: &Principal| of_parent(&ledger, &parent.key(), &child);
         assert!(told(&parent).unwrap().contains("is not granted in this space"));
         assert!(told(&child).unwrap().contains("is the actor itself"));
-        let input = GrantInput {
-            owner: owner.clone(),
-            actor: Actor::parse("boss").unwrap(),
-            scope: Vec::new(),
-            allow_subscribe: Vec::new(),
-            allow_publish: Vec::new(),
-            role: None,
-            label: None,
-            parent: None,
-            lifecycle_uid: None,
-        };
+        let input = GrantInput::new(owner.clone(), Actor::parse("boss").unwrap());
         ledger.grant_interactive(&input, &SystemClock, &SystemEntropy).unwrap();
         assert_eq!(told(&parent), None);
     }

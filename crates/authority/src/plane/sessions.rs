@@ -16,15 +16,13 @@ use crate::{
     scanner::{LedgerScanner, Scanned},
     session_ownership::{self, Bound},
     session_redemption::check_owner,
-    store::{ambiguous, unsent},
+    store::{MARKER_TTL_SECS, ambiguous, unsent},
 };
 
 /// How long after its end a binding is kept, in seconds: whoever connected under the session is gone by then.
 const KEPT_SECS: u64 = 60 * 60;
 /// How often those that are over are looked for, at the most. Nobody looks while no session is bound.
 const SWEEP_APART: Duration = Duration::from_secs(60 * 60);
-/// How long the store keeps a purge marker, in seconds (contract 07 §12.4).
-const MARKER_TTL_SECS: u64 = 60 * 60;
 
 impl Plane {
     /// Binds a session to the owner that is granted a side of it, and says until when anything may be granted.

@@ -276,10 +276,10 @@ async fn bring_up(
         // A run that was killed before it had pinned one has left it, at a port that nobody knows any more.
         space_daemons::left_dev_idp(ctx, space, None).stop().await?;
     }
-    let recorded = match &pin {
+    let recorded = match (mesh.dev_idp(), &pin) {
         // A run that was cut short after it had pinned one has recorded nothing.
-        Some(pin) if mesh.dev_idp().is_none() => idp::left(pin, ctx)?,
-        _ => mesh.dev_idp(),
+        (None, Some(pin)) => idp::left(pin, ctx)?,
+        (recorded, _) => recorded,
     };
     let mut idp = idp::settle(&plan.idp, pin.as_ref(), lost_idp, recorded, space)?;
     if pin.is_none() && idp.url.is_none() {

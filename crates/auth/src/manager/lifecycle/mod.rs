@@ -8,6 +8,7 @@ mod duties;
 pub(super) mod pace;
 
 use cotal_authority::{
+    SESSION_TTL_SECS,
     manager::{
         Holder, ObservedRun, SESSION_ENDED, decide_asking, decide_at_gate, decide_retired, decide_session,
         runs::decide_renewed_run, same_run, session_of_own, still_at,
@@ -38,8 +39,6 @@ use duties::Duties;
 
 /// How long an executor's credential lives, in seconds: it renews, and is adopted at the current epoch alone.
 const EXECUTOR_TTL_SECS: u64 = 300;
-/// How long a session's serving credential lives at the most, in seconds.
-const SESSION_TTL_SECS: u64 = 86_400;
 
 /// What an operation came to.
 type Issued = Vec<(CredentialName, IssuedJwt)>;
