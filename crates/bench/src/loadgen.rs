@@ -15,6 +15,7 @@ use cotal_trust::creds::Creds;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    task::JoinHandle,
 };
 
 use crate::{figures::percentile, progress};
@@ -149,8 +150,23 @@ pub(crate) async fn open_loop(
     open_loop_while(addr, ticket, per_s, || started.elapsed() < lasting).await
 }
 
+/// Offers few connects a second for as long as `going`, whatever comes back, from a thread of its own: a connect that waits
+/// for its turn behind other work of this process would be measured as one that takes long.
+pub(crate) fn open_loop_apart(
+    addr: SocketAddr,
+    ticket: &Arc<Ticket>,
+    per_s: f64,
+    going: impl Fn() -> bool + Send + 'static,
+) -> JoinHandle<Result<Offered>> {
+    let ticket = Arc::clone(ticket);
+    tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(open_loop_while(addr, &ticket, per_s, going))
+    })
+}
+
 /// Offers `per_s` connects a second for as long as `going`, whatever comes back.
-pub(crate) async fn open_loop_while(
+async fn open_loop_while(
     addr: SocketAddr,
     ticket: &Arc<Ticket>,
     per_s: f64,

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use cotal_workspace::root::Root;
+use tokio::runtime::Runtime;
 
 #[derive(Parser)]
 #[command(
@@ -95,9 +96,17 @@ fn executable(path: &str) -> Result<PathBuf, String> {
     if path.is_file() { Ok(path) } else { Err("no file is there: cargo build --release -p cotal".into()) }
 }
 
-#[tokio::main]
-async fn main() -> Result<()> {
-    match Args::parse().command {
+fn main() -> Result<()> {
+    let command = Args::parse().command;
+    if matches!(command, Command::Storm) {
+        // Before there is a second thread: a priority is a thread's own, and those that it starts later inherit it.
+        host::give_way()?;
+    }
+    Runtime::new()?.block_on(run(command))
+}
+
+async fn run(command: Command) -> Result<()> {
+    match command {
         Command::Connect { cotal, quick } => {
             let report = connect::measure(&cotal, quick).await?;
             println!("{}", serde_json::to_string(&report)?);

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     door::Door,
-    loadgen::{Offered, Ticket, open_loop_while},
+    loadgen::{Offered, Ticket, open_loop_apart},
     population::Population,
     stack::Stack,
 };
@@ -63,13 +63,7 @@ impl Steady {
         Ok((done, during))
     }
 
-    /// The load, from a thread of its own: one that waits there for its turn behind the work would be measured as a connect
-    /// that takes long.
     fn offer(&self, going: impl Fn() -> bool + Send + 'static) -> JoinHandle<Result<Offered>> {
-        let (addr, ticket) = (self.addr, Arc::clone(&self.ticket));
-        tokio::task::spawn_blocking(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(open_loop_while(addr, &ticket, PER_S, going))
-        })
+        open_loop_apart(self.addr, &self.ticket, PER_S, going)
     }
 }

@@ -100,7 +100,7 @@ impl<T> Admission<T> {
 
     /// The oldest waiting request, when a slot is free: it is taken now. Take the expired ones first.
     pub(crate) fn start_next(&mut self, now: Instant) -> Option<Waiting<T>> {
-        if self.waiting.is_empty() || !self.slots.is_free(now) {
+        if self.waiting.is_empty() || !self.slots.is_free_after_waiting(now) {
             return None;
         }
         self.slots.take(now, true);

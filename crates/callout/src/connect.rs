@@ -212,6 +212,13 @@ impl Lane {
         self.answer(&asked, CalloutOutcome::Deny(&reason), outcome).await;
     }
 
+    /// Waits until the broker has read every answer: whoever stops a callout closes its connection next, and a broker that
+    /// finds a connection closed may drop what it has not read of it.
+    pub(crate) async fn hand_over(&self) {
+        // One that does not say so now answers nobody in time.
+        let _ = timeout(ANSWER_MARGIN, self.connection.flush()).await;
+    }
+
     /// Writes one line that is no answer's, of what should not have happened.
     pub(crate) fn note(&self, what: &str) {
         (self.parts.log)(&Note { warns: true, space: &self.parts.space, what }.to_string());

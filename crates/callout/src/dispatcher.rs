@@ -75,7 +75,7 @@ impl Dispatcher {
         }
     }
 
-    /// Serves until `stop`, or until the subscription ends, and then until nothing is left to answer.
+    /// Serves until `stop`, or until the subscription ends, and then until the broker has every answer.
     pub(crate) async fn run(mut self, subscription: Subscription, stop: CancellationToken) {
         let mut intake = Some(subscription);
         while intake.is_some() || !self.is_idle() {
@@ -103,6 +103,7 @@ impl Dispatcher {
             self.advance();
         }
         self.note_unanswered();
+        self.lane.hand_over().await;
     }
 
     fn is_idle(&self) -> bool {

@@ -10,7 +10,9 @@
 //! That is what a lane does when it has the machine to itself. Beside others, what is best for a lane in a storm is not
 //! best for them: whoever connects there waits behind the storm at the broker, too, in front of any callout. So a lane in
 //! which callouts wait for a slot, while another had callouts a moment ago, keeps to a crowd that hardly slows its own
-//! callouts, if need be to one for each second core ([`Company`]). It is slower for it, by about half where all is work.
+//! callouts, if need be to one for each second core ([`Company`]). Where even these are slow it also rests after each for as
+//! long as that took, and begins none while somebody connects to another lane ([`Pace::is_resting`]). It is slower for it,
+//! by more than half where all is work.
 //!
 //! Three things are not taken for a crowd. A time that not even all lanes together explain is a slow broker: a few such in
 //! a row are the new measure. A shortest time that was not seen again for a while is forgotten, and learned anew from a
@@ -33,7 +35,8 @@ const HANGS_UNMEASURED: Duration = Duration::from_millis(250);
 const WINDOW: Duration = Duration::from_secs(10);
 /// Nearly: this part of it more.
 const NEARLY: u32 = 8;
-/// So many times in a row that no crowd explains are a slow broker.
+/// So many times in a row that no crowd explains are a slow broker; and so many quick turns in a row beside others are room
+/// for more.
 const CONVINCED: usize = 8;
 /// A turn makes the bound at most this many times as large, or as small.
 const LEAP: u128 = 2;
@@ -49,6 +52,9 @@ pub(crate) struct Pace {
     turn: Vec<Duration>,
     /// Whether all of this turn waited for their slots while others had callouts.
     turn_crowds_others: bool,
+    /// Turns in a row beside others that were as quick as wanted.
+    quick_turns: usize,
+    resting: bool,
     /// What those took, one after the other, that none explains.
     unexplained: Vec<Duration>,
     /// When the bound last moved. What began before was in another crowd.
@@ -97,6 +103,8 @@ impl Pace {
             shortest: None,
             turn: Vec::new(),
             turn_crowds_others: true,
+            quick_turns: 0,
+            resting: false,
             unexplained: Vec::new(),
             moved: None,
         }
@@ -105,6 +113,11 @@ impl Pace {
     /// How many may be in progress that do not hang.
     pub(crate) const fn bound(&self) -> usize {
         self.bound
+    }
+
+    /// Whether the lane crowds others however few it has in progress: whatever waits in it gives way to them.
+    pub(crate) const fn is_resting(&self) -> bool {
+        self.resting
     }
 
     /// How long one is in progress until it hangs, while `crowd` are in progress in all lanes.
@@ -133,15 +146,32 @@ impl Pace {
         self.turn_crowds_others &= company == Company::Others;
         if self.turn.len() >= beside {
             let middle = self.turn.len() / 2;
-            let (_, median, _) = self.turn.select_nth_unstable(middle);
+            let (_, &mut median, _) = self.turn.select_nth_unstable(middle);
             let (least, wanted) = if self.turn_crowds_others {
                 ((self.floor / 2).max(1), shortest * TOLERANCE_BESIDE_OTHERS / 100)
             } else {
                 (self.floor, shortest * TOLERANCE)
             };
-            let bound = scaled(self.bound, wanted, *median);
-            self.move_to(bound.max(least), at);
+            let bound = scaled(self.bound, wanted, median).max(least);
+            let more = self.has_room_for_more(bound <= least, median <= wanted);
+            self.move_to(if more { bound.max(self.bound + 1) } else { bound }, at);
         }
+    }
+
+    /// After a turn. Beside others, what is wanted is so near to the shortest that a small bound would never be scaled to a
+    /// larger one: many quick turns make it larger, or first end its rest.
+    fn has_room_for_more(&mut self, is_least: bool, was_quick: bool) -> bool {
+        if !(self.turn_crowds_others && was_quick) {
+            self.quick_turns = 0;
+            self.resting = self.turn_crowds_others && is_least;
+            return false;
+        }
+        self.quick_turns += 1;
+        if self.quick_turns < CONVINCED {
+            return false;
+        }
+        self.quick_turns = 0;
+        !std::mem::take(&mut self.resting)
     }
 
     fn move_to(&mut self, bound: usize, at: Instant) {
@@ -386,6 +416,45 @@ mod tests {
             turn(&mut pace, ms(10), t + ms(1_000 * n));
         }
         assert_eq!(pace.bound(), MOST, "and when they are quiet it grows again");
+    }
+
+    #[test]
+    fn a_storm_that_crowds_others_even_with_the_least_rests_until_it_is_quick_again_or_alone() {
+        let t = Instant::now();
+        let mut pace = grown(ms(10), t);
+        let mut at = t;
+        let mut next = || {
+            at += ms(1_000);
+            at
+        };
+        while pace.bound() > 1 {
+            turn_beside_others(&mut pace, ms(20), next());
+        }
+        assert!(pace.is_resting());
+        for _ in 1..CONVINCED {
+            turn_beside_others(&mut pace, ms(11), next());
+            assert!(pace.is_resting(), "a few quick ones may be the rest's doing");
+        }
+        turn_beside_others(&mut pace, ms(11), next());
+        assert_eq!((pace.bound(), pace.is_resting()), (1, false));
+        turn_beside_others(&mut pace, ms(20), next());
+        assert!(pace.is_resting());
+        turn(&mut pace, ms(20), next());
+        assert!(!pace.is_resting(), "nobody is beside it any more");
+    }
+
+    #[test]
+    fn a_storm_far_from_the_broker_grows_beside_others_from_the_least() {
+        let t = Instant::now();
+        let mut pace = Pace::new(FLOOR, MOST);
+        pace.answered(answer(ms(100), t, 1));
+        pace.move_to(1, t);
+        let mut turns = 0;
+        while pace.bound() < MOST {
+            turns += 1;
+            turn_beside_others(&mut pace, ms(104), t + ms(1_000 * turns));
+            assert!(!pace.is_resting() && turns < 100, "{} after {turns} turns", pace.bound());
+        }
     }
 
     #[test]

@@ -19,12 +19,18 @@ use crate::pace::{Answered, Company, Pace};
 const FLOOR: usize = 2;
 /// A lane is in company for so long after a callout of another.
 const COMPANY: Duration = Duration::from_secs(1);
+/// The longest that a lane that rests begins nothing because somebody connects to another: it is slow, and goes on.
+const COURTESY: Duration = Duration::from_millis(10);
+/// How soon it looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The callouts in progress in all lanes of a host. A callout that is given one paces itself; clones are one crowd.
 #[derive(Debug, Clone)]
 pub struct Crowd {
     cores: usize,
     present: Arc<AtomicUsize>,
+    /// Those of them that found a slot free.
+    calm: Arc<AtomicUsize>,
     lanes: Arc<Lanes>,
 }
 
@@ -59,6 +65,10 @@ struct Paced {
     running: VecDeque<Running>,
     /// Since when those are in progress that hang: they are no crowd any more.
     hanging: Vec<Instant>,
+    /// Nothing that waited begins before.
+    rests_until: Option<Instant>,
+    /// Since when what waits gives way to a callout of another lane.
+    gives_way: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +90,7 @@ impl Crowd {
 
     /// Lanes that share so many cores.
     pub fn on(cores: usize) -> Self {
-        Self { cores, present: Arc::default(), lanes: Arc::default() }
+        Self { cores, present: Arc::default(), calm: Arc::default(), lanes: Arc::default() }
     }
 
     fn size(&self) -> usize {
@@ -124,7 +134,15 @@ impl Slots {
     pub(crate) fn paced(most: usize, crowd: Crowd) -> Self {
         let pace = Pace::new(crowd.cores.max(FLOOR), most);
         let lane = crowd.lanes.enter();
-        let paced = Paced { pace, crowd, lane, running: VecDeque::new(), hanging: Vec::new() };
+        let paced = Paced {
+            pace,
+            crowd,
+            lane,
+            running: VecDeque::new(),
+            hanging: Vec::new(),
+            rests_until: None,
+            gives_way: None,
+        };
         Self { most, taken: 0, paced: Some(paced) }
     }
 
@@ -133,10 +151,17 @@ impl Slots {
         self.taken < self.most && self.paced.as_mut().is_none_or(|paced| paced.has_room(now))
     }
 
-    /// When one may come free without an end: the oldest that is in progress hangs then.
+    /// Whether one is free for a request that has waited for it: a lane in a storm may have to give way to others.
+    pub(crate) fn is_free_after_waiting(&mut self, now: Instant) -> bool {
+        let may_go_on = self.paced.as_mut().is_none_or(|paced| paced.may_go_on(now));
+        may_go_on && self.is_free(now)
+    }
+
+    /// When one may come free without an end: the oldest that is in progress hangs then, or a rest is over.
     pub(crate) fn next_free(&self) -> Option<Instant> {
         let paced = self.paced.as_ref().filter(|_| self.taken < self.most)?;
-        paced.running.front().map(|oldest| oldest.since + paced.patience())
+        let hangs = paced.running.front().map(|oldest| oldest.since + paced.patience());
+        [hangs, paced.rests_until].into_iter().flatten().min()
     }
 
     /// Takes a free one. What takes it names it by `since` when it ends. `waited`: none was free when it came.
@@ -170,10 +195,33 @@ impl Paced {
 
     fn has_room(&mut self, now: Instant) -> bool {
         while self.running.front().is_some_and(|oldest| oldest.since + self.patience() <= now) {
-            self.hanging.extend(self.running.pop_front().map(|hung| hung.since));
-            self.leave(1);
+            let hung = self.running.pop_front();
+            self.hanging.extend(hung.map(|hung| hung.since));
+            self.leave(hung.as_slice());
         }
         self.running.len() < self.pace.bound()
+    }
+
+    fn may_go_on(&mut self, now: Instant) -> bool {
+        if self.rests_until.is_some_and(|until| now < until) {
+            return false;
+        }
+        self.rests_until = None;
+        if self.pace.is_resting() && self.others_connect() {
+            let since = *self.gives_way.get_or_insert(now);
+            if now.saturating_duration_since(since) < COURTESY {
+                self.rests_until = Some(now + LOOK_AGAIN);
+                return false;
+            }
+        }
+        self.gives_way = None;
+        true
+    }
+
+    /// Whether a callout of another lane that is in no storm is in progress.
+    fn others_connect(&self) -> bool {
+        let own = self.running.iter().filter(|running| !running.waited).count();
+        self.crowd.calm.load(Ordering::Relaxed) > own
     }
 
     fn began(&mut self, since: Instant, waited: bool) {
@@ -182,15 +230,17 @@ impl Paced {
         let place = self.running.partition_point(|other| other.since <= since);
         let beside = self.running.len() + 1;
         self.running.insert(place, Running { since, beside, crowd, waited });
+        self.crowd.calm.fetch_add(usize::from(!waited), Ordering::Relaxed);
     }
 
     fn ended(&mut self, since: Instant, took: Option<Duration>, now: Instant) {
         let (beside, crowd) = (self.running.len(), self.crowd.size());
         let ended = self.running.iter().position(|running| running.since == since);
         let ended = ended.and_then(|place| self.running.remove(place));
-        if ended.is_some() {
-            self.leave(1);
-        } else if let Some(place) = self.hanging.iter().position(|hung| *hung == since) {
+        self.leave(ended.as_slice());
+        if ended.is_none()
+            && let Some(place) = self.hanging.iter().position(|hung| *hung == since)
+        {
             self.hanging.swap_remove(place);
         }
         let Some(took) = took else { return };
@@ -203,16 +253,23 @@ impl Paced {
             Company::None
         };
         self.pace.answered(Answered { took, at: now, beside, crowd, company });
+        if company == Company::Others && self.pace.is_resting() {
+            self.rests_until = Some(now + took);
+        }
     }
 
-    fn leave(&self, count: usize) {
-        self.crowd.present.fetch_sub(count, Ordering::Relaxed);
+    /// These are of the crowd no more.
+    fn leave(&self, gone: &[Running]) {
+        let calm = gone.iter().filter(|running| !running.waited).count();
+        self.crowd.present.fetch_sub(gone.len(), Ordering::Relaxed);
+        self.crowd.calm.fetch_sub(calm, Ordering::Relaxed);
     }
 }
 
 impl Drop for Paced {
     fn drop(&mut self) {
-        self.leave(self.running.len());
+        let running: Vec<_> = self.running.drain(..).collect();
+        self.leave(&running);
     }
 }
 
@@ -377,10 +434,13 @@ mod tests {
                 begin(calm, true);
                 next_calm += ms(97);
             }
-            while stormed.is_free(now) {
+            while stormed.is_free_after_waiting(now) {
                 begin(stormed, false);
             }
-            let Reverse((ends, since, is_calm)) = running.pop().unwrap();
+            let Some(Reverse((ends, since, is_calm))) = running.pop() else {
+                now += ms(1);
+                continue;
+            };
             now = ends;
             let slots = if is_calm { &mut *calm } else { &mut *stormed };
             slots.give_back(since, Some(ends - since), now);
@@ -398,6 +458,63 @@ mod tests {
         let unpaced = beside_a_storm(&mut Slots::fixed(32), &mut Slots::fixed(32));
         assert!(unpaced >= ms(80), "behind all of the storm: {unpaced:?}");
         assert!(paced <= ms(15), "behind the few that keep the cores busy: {paced:?}");
+    }
+
+    /// Two cores, and a lane whose storm beside others is slow with one callout in progress: it rests.
+    fn a_lane_that_rests(crowd: &Crowd, calm: &mut Slots, from: Instant) -> (Slots, Instant) {
+        let mut stormed = Slots::paced(32, crowd.clone());
+        let mut now = from;
+        stormed.take(now, false);
+        now += ms(5);
+        stormed.give_back(now - ms(5), Some(ms(5)), now);
+        while !stormed.paced.as_ref().is_some_and(|paced| paced.pace.is_resting()) {
+            calm.take(now, false);
+            calm.give_back(now, Some(ms(5)), now);
+            stormed.take(now, true);
+            now += ms(9);
+            stormed.give_back(now - ms(9), Some(ms(9)), now);
+        }
+        (stormed, now)
+    }
+
+    #[test]
+    fn a_lane_that_rests_begins_nothing_for_as_long_as_its_last_callout_took() {
+        let (crowd, t) = (Crowd::on(2), Instant::now());
+        let mut calm = Slots::paced(32, crowd.clone());
+        let (mut stormed, now) = a_lane_that_rests(&crowd, &mut calm, t);
+        assert!(!stormed.is_free_after_waiting(now));
+        assert_eq!(stormed.next_free(), Some(now + ms(9)));
+        assert!(stormed.is_free(now), "one that has not waited is in no storm");
+        assert!(stormed.is_free_after_waiting(now + ms(9)));
+        assert_eq!(stormed.next_free(), None, "nothing to wake up for");
+    }
+
+    #[test]
+    fn a_lane_that_rests_gives_way_to_a_callout_of_another_for_a_while() {
+        let (crowd, t) = (Crowd::on(2), Instant::now());
+        let mut calm = Slots::paced(32, crowd.clone());
+        let (mut stormed, now) = a_lane_that_rests(&crowd, &mut calm, t);
+        let now = now + ms(9);
+        calm.take(now, false);
+        assert!(!stormed.is_free_after_waiting(now));
+        assert_eq!(stormed.next_free(), Some(now + LOOK_AGAIN));
+        calm.give_back(now, Some(ms(4)), now + ms(4));
+        assert!(stormed.is_free_after_waiting(now + ms(4)));
+
+        // One that is slow, or many: each makes it wait no longer than that.
+        calm.take(now + ms(4), false);
+        calm.take(now + ms(4), false);
+        assert!(!stormed.is_free_after_waiting(now + ms(4)));
+        calm.give_back(now + ms(4), None, now + ms(9));
+        assert!(!stormed.is_free_after_waiting(now + ms(9)));
+        assert!(stormed.is_free_after_waiting(now + ms(4) + COURTESY));
+
+        // One of its own that found a slot free is no other's.
+        calm.give_back(now + ms(4), None, now + ms(20));
+        stormed.take(now + ms(20), false);
+        assert!(!stormed.paced.as_ref().unwrap().others_connect());
+        drop(stormed);
+        assert_eq!(crowd.calm.load(Ordering::Relaxed), 0);
     }
 
     #[test]

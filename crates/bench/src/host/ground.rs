@@ -134,7 +134,7 @@ impl HostGround {
 
     /// Waits until the broker has files to spare: it keeps those of a new stream open for a while, about 25 a space, and
     /// refuses streams once it may open no more.
-    async fn spare_files(&self) -> Result<()> {
+    pub(super) async fn spare_files(&self) -> Result<()> {
         let began = Instant::now();
         loop {
             let (open, most) = open_files(self.server.pid())?;

@@ -25,14 +25,14 @@ use self::{
 use crate::{
     door::Door,
     figures::median,
-    loadgen::{Measured, Offered, Ticket, one_by_one, open_loop},
+    loadgen::{Measured, Offered, Ticket, one_by_one, open_loop_apart},
     population::{Ground, Population},
     progress,
     report::Machine,
 };
 
 pub(crate) use report::HostReport;
-pub(crate) use storm::serve as serve_storm;
+pub(crate) use storm::{give_way, serve as serve_storm};
 
 pub(crate) const LONG_ABOUT: &str = "\
 Measure one process that serves many spaces on one broker, and what stands in front of connects. Broker, service and \
@@ -44,6 +44,8 @@ load generator share this machine. JSON on stdout, progress on stderr.
   idle_cpu_pct          processor time of the idle process, in percent of one core
   lane_p50_ratio        connect p50 in one lane beside all the others, to the p50 of that lane in a process of its own
   neighbour_p99_ratio   connect p99 in one lane while another is stormed, to its p99 while none is
+  broker_gogc           `GOGC` of the broker: with the 100 of a broker that is told nothing, a collection of a thousand
+                        spaces' heap is in most storms, and is what the p99 beside them measures
   neighbour.floor_p99_ratio  the same pair of connects and storm with static JWTs, which the broker lets in by itself:
                         what no auth service can improve on this machine
   replica_rate_ratio    connects a second of a storm with a callout replica beside the service, to the service alone;
@@ -57,6 +59,11 @@ pub(crate) const STORM_WIDTH: usize = 64;
 const EXCHANGE_WIDTH: usize = 32;
 /// Connects a second of the neighbour of a storm.
 const NEIGHBOUR_PER_S: f64 = 25.0;
+
+/// Where the broker, which inherits it, finds how much its heap grows between two garbage collections, in percent.
+const GOGC: &str = "GOGC";
+/// What it takes where it finds nothing.
+const GOGC_UNSET: &str = "100";
 
 /// Of the connects that are made one after another.
 const PARTS: usize = 3;
@@ -121,6 +128,7 @@ pub(crate) async fn measure(cotal: &Path, quick: bool, lanes: Option<usize>) -> 
     lone.stop().await?;
 
     progress(&format!("{} lanes in one process", extent.lanes));
+    ground.spare_files().await?;
     let host = Process::host(cotal, &ground, extent.lanes).await?;
     let ready_s = host.boot.as_secs_f64();
     progress(&format!("ready after {ready_s:.1} s, {} files open", host.files()?));
@@ -140,6 +148,7 @@ pub(crate) async fn measure(cotal: &Path, quick: bool, lanes: Option<usize>) -> 
     Ok(HostReport {
         machine: Machine::here()?,
         lanes: extent.lanes,
+        broker_gogc: std::env::var(GOGC).unwrap_or_else(|_| GOGC_UNSET.to_owned()),
         prepared_s,
         rss_kib_per_lane: rss_kib / lanes,
         rss_kib_each_more: rss_kib.saturating_sub(rss_kib_of_one) / (lanes - 1),
@@ -244,17 +253,21 @@ async fn beside_a_storm(
     extent: &Extent,
 ) -> Result<BesideAStorm> {
     let addr = ground.addr()?;
+    let steadily = || {
+        let (started, lasting) = (Instant::now(), extent.neighbour);
+        open_loop_apart(addr, steady, NEIGHBOUR_PER_S, move || started.elapsed() < lasting)
+    };
     let (mut alone, mut beside) = (Offered::default(), Offered::default());
     let mut storms = Vec::with_capacity(extent.turns);
     for _ in 0..extent.turns {
-        alone.join(open_loop(addr, steady, NEIGHBOUR_PER_S, extent.neighbour).await?);
+        alone.join(steadily().await??);
         let (storm, offered) =
             tokio::join!(storm::run(addr, crowd, extent.neighbour + Duration::from_secs(2)), async {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                open_loop(addr, steady, NEIGHBOUR_PER_S, extent.neighbour).await
+                steadily().await
             });
         storms.push(storm?.per_s);
-        beside.join(offered?);
+        beside.join(offered??);
     }
     let (alone, beside) = (alone.measured(), beside.measured());
     alone.say("alone");

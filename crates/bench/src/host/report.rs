@@ -10,6 +10,8 @@ pub(crate) struct HostReport {
     #[serde(flatten)]
     pub(crate) machine: Machine,
     pub(crate) lanes: usize,
+    /// `GOGC` of the broker.
+    pub(crate) broker_gogc: String,
     pub(crate) prepared_s: f64,
     pub(crate) rss_kib_per_lane: u64,
     pub(crate) rss_kib_each_more: u64,
