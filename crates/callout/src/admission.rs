@@ -8,6 +8,8 @@ use crate::slots::Slots;
 
 /// How long before the broker's own timeout a request must be answered.
 pub(crate) const ANSWER_MARGIN: Duration = Duration::from_millis(250);
+/// A request that has waited this part of its budget gives way to no other lane: in twice that, new ones are shed.
+const URGENT: u32 = 4;
 /// Most requests that wait in one queue. Shedding bounds a queue by time; this bounds it by number under any burst.
 pub(crate) const MAX_WAITING: usize = 8_192;
 /// Most bytes that wait in one queue. A CONNECT may carry 64 KiB, and whoever has the public sentinel may send one.
@@ -100,7 +102,8 @@ impl<T> Admission<T> {
 
     /// The oldest waiting request, when a slot is free: it is taken now. Take the expired ones first.
     pub(crate) fn start_next(&mut self, now: Instant) -> Option<Waiting<T>> {
-        if self.waiting.is_empty() || !self.slots.is_free_after_waiting(now) {
+        let waited = self.waiting.waited(now)?;
+        if !self.slots.is_free_after_waiting(now, waited > self.budget / URGENT) {
             return None;
         }
         self.slots.take(now, true);
@@ -192,6 +195,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::slots::Crowd;
 
     const BUDGET: Duration = Duration::from_millis(1_750);
 
@@ -247,6 +251,34 @@ mod tests {
         let mut admission = Admission::new(Slots::fixed(1), BUDGET);
         let _ = admission.offer(at(1, t));
         assert_eq!(admission.offer(at(2, t + ms(1_700))), Offer::Queued);
+    }
+
+    #[test]
+    fn what_waits_in_a_lane_that_rests_begins_later_unless_it_is_urgent() {
+        let begins = |waited: Duration| {
+            let crowd = Crowd::on(2);
+            let (mut slots, mut calm) = (Slots::paced(32, crowd.clone()), Slots::paced(32, crowd));
+            let mut now = Instant::now() + BUDGET;
+            slots.take(now, false);
+            slots.give_back(now, Some(ms(5)), now + ms(5));
+            while slots.is_free_after_waiting(now, false) {
+                calm.take(now, false);
+                calm.give_back(now, Some(ms(5)), now);
+                slots.take(now, true);
+                now += ms(9);
+                slots.give_back(now - ms(9), Some(ms(9)), now);
+            }
+            let mut admission = Admission::new(slots, BUDGET);
+            admission.waiting.insert(Waiting { request: 1, bytes: 1, received: now - waited }).unwrap();
+            let mut later = Duration::ZERO;
+            while admission.start_next(now + later).is_none() {
+                later = admission.next_deadline().unwrap() - now;
+            }
+            later
+        };
+        assert_eq!(begins(ms(0)), ms(9));
+        assert_eq!(begins(BUDGET / URGENT), ms(9));
+        assert_eq!(begins(BUDGET / URGENT + ms(1)), ms(0), "before one is refused, nobody gives way");
     }
 
     #[test]

@@ -75,7 +75,8 @@ impl Dispatcher {
         }
     }
 
-    /// Serves until `stop`, or until the subscription ends, and then until the broker has every answer.
+    /// Serves until `stop`, or until the subscription ends, and then until everything is answered and the broker has read
+    /// that.
     pub(crate) async fn run(mut self, subscription: Subscription, stop: CancellationToken) {
         let mut intake = Some(subscription);
         while intake.is_some() || !self.is_idle() {

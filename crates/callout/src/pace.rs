@@ -11,7 +11,7 @@
 //! best for them: whoever connects there waits behind the storm at the broker, too, in front of any callout. So a lane in
 //! which callouts wait for a slot, while another had callouts a moment ago, keeps to a crowd that hardly slows its own
 //! callouts, if need be to one for each second core ([`Company`]). Where even these are slow it also rests after each for as
-//! long as that took, and begins none while somebody connects to another lane ([`Pace::is_resting`]). It is slower for it,
+//! long as that took, and lets somebody who connects to another lane go first ([`Pace::is_resting`]). It is slower for it,
 //! by more than half where all is work.
 //!
 //! Three things are not taken for a crowd. A time that not even all lanes together explain is a slow broker: a few such in
@@ -54,7 +54,8 @@ pub(crate) struct Pace {
     turn_crowds_others: bool,
     /// Turns in a row beside others that were as quick as wanted.
     quick_turns: usize,
-    resting: bool,
+    /// When the lane last had a reason to rest, or a turn while it did.
+    resting: Option<Instant>,
     /// What those took, one after the other, that none explains.
     unexplained: Vec<Duration>,
     /// When the bound last moved. What began before was in another crowd.
@@ -104,7 +105,7 @@ impl Pace {
             turn: Vec::new(),
             turn_crowds_others: true,
             quick_turns: 0,
-            resting: false,
+            resting: None,
             unexplained: Vec::new(),
             moved: None,
         }
@@ -116,8 +117,8 @@ impl Pace {
     }
 
     /// Whether the lane crowds others however few it has in progress: whatever waits in it gives way to them.
-    pub(crate) const fn is_resting(&self) -> bool {
-        self.resting
+    pub(crate) fn is_resting(&self, now: Instant) -> bool {
+        self.resting.is_some_and(|at| now.saturating_duration_since(at) <= WINDOW)
     }
 
     /// How long one is in progress until it hangs, while `crowd` are in progress in all lanes.
@@ -133,6 +134,9 @@ impl Pace {
             return;
         }
         if took > self.crowded(shortest * TOLERANCE, crowd) {
+            if company == Company::Others && self.bound <= self.least_beside_others() {
+                (self.resting, self.quick_turns) = (Some(at), 0);
+            }
             self.unexplained.push(took);
             if self.unexplained.len() >= CONVINCED {
                 let took = self.unexplained.drain(..).min().unwrap_or(took);
@@ -148,30 +152,36 @@ impl Pace {
             let middle = self.turn.len() / 2;
             let (_, &mut median, _) = self.turn.select_nth_unstable(middle);
             let (least, wanted) = if self.turn_crowds_others {
-                ((self.floor / 2).max(1), shortest * TOLERANCE_BESIDE_OTHERS / 100)
+                (self.least_beside_others(), shortest * TOLERANCE_BESIDE_OTHERS / 100)
             } else {
                 (self.floor, shortest * TOLERANCE)
             };
             let bound = scaled(self.bound, wanted, median).max(least);
-            let more = self.has_room_for_more(bound <= least, median <= wanted);
+            let more = self.has_room_for_more(bound <= least, median <= wanted, at);
             self.move_to(if more { bound.max(self.bound + 1) } else { bound }, at);
         }
     }
 
+    fn least_beside_others(&self) -> usize {
+        (self.floor / 2).max(1)
+    }
+
     /// After a turn. Beside others, what is wanted is so near to the shortest that a small bound would never be scaled to a
     /// larger one: many quick turns make it larger, or first end its rest.
-    fn has_room_for_more(&mut self, is_least: bool, was_quick: bool) -> bool {
+    fn has_room_for_more(&mut self, is_least: bool, was_quick: bool, at: Instant) -> bool {
         if !(self.turn_crowds_others && was_quick) {
             self.quick_turns = 0;
-            self.resting = self.turn_crowds_others && is_least;
+            self.resting = (self.turn_crowds_others && is_least).then_some(at);
             return false;
         }
         self.quick_turns += 1;
-        if self.quick_turns < CONVINCED {
-            return false;
+        let was_resting = self.is_resting(at);
+        let enough = self.quick_turns >= CONVINCED;
+        self.resting = (was_resting && !enough).then_some(at);
+        if enough {
+            self.quick_turns = 0;
         }
-        self.quick_turns = 0;
-        !std::mem::take(&mut self.resting)
+        enough && !was_resting
     }
 
     fn move_to(&mut self, bound: usize, at: Instant) {
@@ -423,24 +433,39 @@ mod tests {
         let t = Instant::now();
         let mut pace = grown(ms(10), t);
         let mut at = t;
-        let mut next = || {
-            at += ms(1_000);
-            at
+        let mut next = |pace: &mut Pace, took| {
+            at += ms(500);
+            turn_beside_others(pace, ms(took), at);
+            pace.is_resting(at)
         };
         while pace.bound() > 1 {
-            turn_beside_others(&mut pace, ms(20), next());
+            next(&mut pace, 20);
         }
-        assert!(pace.is_resting());
+        assert!(next(&mut pace, 20));
         for _ in 1..CONVINCED {
-            turn_beside_others(&mut pace, ms(11), next());
-            assert!(pace.is_resting(), "a few quick ones may be the rest's doing");
+            assert!(next(&mut pace, 11), "a few quick ones may be the rest's doing");
         }
-        turn_beside_others(&mut pace, ms(11), next());
-        assert_eq!((pace.bound(), pace.is_resting()), (1, false));
-        turn_beside_others(&mut pace, ms(20), next());
-        assert!(pace.is_resting());
-        turn(&mut pace, ms(20), next());
-        assert!(!pace.is_resting(), "nobody is beside it any more");
+        assert!(!next(&mut pace, 11));
+        assert_eq!(pace.bound(), 1);
+        assert!(next(&mut pace, 20));
+        for _ in 0..CONVINCED {
+            assert!(next(&mut pace, 90), "what no crowd of its own explains is not the broker's alone");
+        }
+        assert_eq!(pace.shortest.unwrap().took, ms(90));
+        at += ms(500);
+        turn(&mut pace, ms(90), at);
+        assert!(!pace.is_resting(at), "nobody is beside it any more");
+    }
+
+    #[test]
+    fn a_rest_that_nothing_was_learned_in_for_a_while_is_over() {
+        let t = Instant::now();
+        let mut pace = Pace::new(FLOOR, MOST);
+        pace.answered(answer(ms(10), t, 1));
+        pace.move_to(1, t);
+        turn_beside_others(&mut pace, ms(15), t + ms(500));
+        assert!(pace.is_resting(t + ms(500) + WINDOW));
+        assert!(!pace.is_resting(t + ms(501) + WINDOW));
     }
 
     #[test]
@@ -453,7 +478,7 @@ mod tests {
         while pace.bound() < MOST {
             turns += 1;
             turn_beside_others(&mut pace, ms(104), t + ms(1_000 * turns));
-            assert!(!pace.is_resting() && turns < 100, "{} after {turns} turns", pace.bound());
+            assert!(!pace.is_resting(t) && turns < 100, "{} after {turns} turns", pace.bound());
         }
     }
 

@@ -142,8 +142,8 @@ impl Callout {
             lane.remark("no list of expected servers: every server that holds this account is answered");
         }
 
-        // Every request that was taken is answered within the budget, and its answer sent within the margin.
-        let grace = budget + 2 * ANSWER_MARGIN;
+        // Every request that was taken is answered within the budget, its answer sent within the margin, and read within one.
+        let grace = budget + 3 * ANSWER_MARGIN;
         let dispatcher = Dispatcher::new(lane, slots, budget);
         Ok(Self::run(grace, move |stop| dispatcher.run(subscription, stop)))
     }
@@ -163,8 +163,8 @@ impl Callout {
         Self { stop: stop.drop_guard(), ended, dispatcher: Mutex::new(dispatcher), grace }
     }
 
-    /// Stops intake, lets what is in progress end, and returns. Work that is still there when every request has been
-    /// answered (a disk that hangs) is cut off.
+    /// Stops intake, lets what is in progress end, and returns once the broker has read the answers. Work that is still there
+    /// when every request has been answered (a disk that hangs) is cut off.
     pub async fn stop(&self) {
         self.stop.token().cancel();
         if timeout(self.grace, self.ended.cancelled()).await.is_err() {

@@ -19,7 +19,9 @@ use crate::pace::{Answered, Company, Pace};
 const FLOOR: usize = 2;
 /// A lane is in company for so long after a callout of another.
 const COMPANY: Duration = Duration::from_secs(1);
-/// The longest that a lane that rests begins nothing because somebody connects to another: it is slow, and goes on.
+/// The longest rest, however long the callout before it took.
+const LONGEST_REST: Duration = Duration::from_millis(20);
+/// The longest that a lane that rests begins nothing, after a callout of its own, because somebody connects to another.
 const COURTESY: Duration = Duration::from_millis(10);
 /// How soon it looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -65,10 +67,11 @@ struct Paced {
     running: VecDeque<Running>,
     /// Since when those are in progress that hang: they are no crowd any more.
     hanging: Vec<Instant>,
-    /// Nothing that waited begins before.
     rests_until: Option<Instant>,
     /// Since when what waits gives way to a callout of another lane.
     gives_way: Option<Instant>,
+    /// When what waits for nothing but a rest or for another lane is looked at again.
+    looks_again: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -142,6 +145,7 @@ impl Slots {
             hanging: Vec::new(),
             rests_until: None,
             gives_way: None,
+            looks_again: None,
         };
         Self { most, taken: 0, paced: Some(paced) }
     }
@@ -151,17 +155,20 @@ impl Slots {
         self.taken < self.most && self.paced.as_mut().is_none_or(|paced| paced.has_room(now))
     }
 
-    /// Whether one is free for a request that has waited for it: a lane in a storm may have to give way to others.
-    pub(crate) fn is_free_after_waiting(&mut self, now: Instant) -> bool {
-        let may_go_on = self.paced.as_mut().is_none_or(|paced| paced.may_go_on(now));
-        may_go_on && self.is_free(now)
+    /// Whether one is free for a request that has waited for it: a lane in a storm may have to give way to others, unless
+    /// its requests are `urgent`.
+    pub(crate) fn is_free_after_waiting(&mut self, now: Instant, urgent: bool) -> bool {
+        let is_free = self.is_free(now);
+        let Some(paced) = &mut self.paced else { return is_free };
+        paced.looks_again = if is_free && !urgent { paced.gives_way_until(now) } else { None };
+        is_free && paced.looks_again.is_none()
     }
 
     /// When one may come free without an end: the oldest that is in progress hangs then, or a rest is over.
     pub(crate) fn next_free(&self) -> Option<Instant> {
         let paced = self.paced.as_ref().filter(|_| self.taken < self.most)?;
         let hangs = paced.running.front().map(|oldest| oldest.since + paced.patience());
-        [hangs, paced.rests_until].into_iter().flatten().min()
+        [hangs, paced.looks_again].into_iter().flatten().min()
     }
 
     /// Takes a free one. What takes it names it by `since` when it ends. `waited`: none was free when it came.
@@ -202,26 +209,23 @@ impl Paced {
         self.running.len() < self.pace.bound()
     }
 
-    fn may_go_on(&mut self, now: Instant) -> bool {
-        if self.rests_until.is_some_and(|until| now < until) {
-            return false;
+    /// Until when what waits is left waiting for others, though a slot is free.
+    fn gives_way_until(&mut self, now: Instant) -> Option<Instant> {
+        if let Some(until) = self.rests_until.filter(|until| now < *until) {
+            return Some(until);
         }
-        self.rests_until = None;
-        if self.pace.is_resting() && self.others_connect() {
-            let since = *self.gives_way.get_or_insert(now);
-            if now.saturating_duration_since(since) < COURTESY {
-                self.rests_until = Some(now + LOOK_AGAIN);
-                return false;
-            }
+        if !(self.pace.is_resting(now) && self.others_connect(now)) {
+            self.gives_way = None;
+            return None;
         }
-        self.gives_way = None;
-        true
+        let since = *self.gives_way.get_or_insert(now);
+        (now < since + COURTESY).then_some(now + LOOK_AGAIN)
     }
 
-    /// Whether a callout of another lane that is in no storm is in progress.
-    fn others_connect(&self) -> bool {
+    /// Whether a callout of another lane that is in no storm is in progress. One that hangs is not, after a while.
+    fn others_connect(&self, now: Instant) -> bool {
         let own = self.running.iter().filter(|running| !running.waited).count();
-        self.crowd.calm.load(Ordering::Relaxed) > own
+        self.crowd.calm.load(Ordering::Relaxed) > own && self.crowd.lanes.are_beside(self.lane, now)
     }
 
     fn began(&mut self, since: Instant, waited: bool) {
@@ -238,6 +242,7 @@ impl Paced {
         let ended = self.running.iter().position(|running| running.since == since);
         let ended = ended.and_then(|place| self.running.remove(place));
         self.leave(ended.as_slice());
+        self.gives_way = None;
         if ended.is_none()
             && let Some(place) = self.hanging.iter().position(|hung| *hung == since)
         {
@@ -253,8 +258,8 @@ impl Paced {
             Company::None
         };
         self.pace.answered(Answered { took, at: now, beside, crowd, company });
-        if company == Company::Others && self.pace.is_resting() {
-            self.rests_until = Some(now + took);
+        if company == Company::Others && self.pace.is_resting(now) {
+            self.rests_until = self.rests_until.max(Some(now + took.min(LONGEST_REST)));
         }
     }
 
@@ -434,7 +439,7 @@ mod tests {
                 begin(calm, true);
                 next_calm += ms(97);
             }
-            while stormed.is_free_after_waiting(now) {
+            while stormed.is_free_after_waiting(now, false) {
                 begin(stormed, false);
             }
             let Some(Reverse((ends, since, is_calm))) = running.pop() else {
@@ -460,61 +465,127 @@ mod tests {
         assert!(paced <= ms(15), "behind the few that keep the cores busy: {paced:?}");
     }
 
-    /// Two cores, and a lane whose storm beside others is slow with one callout in progress: it rests.
-    fn a_lane_that_rests(crowd: &Crowd, calm: &mut Slots, from: Instant) -> (Slots, Instant) {
-        let mut stormed = Slots::paced(32, crowd.clone());
-        let mut now = from;
+    impl Slots {
+        /// Whether a request that waits may begin; when not, there is a time to look again that has not come, or none.
+        fn goes_on(&mut self, now: Instant) -> bool {
+            let free = self.is_free_after_waiting(now, false);
+            assert!(free || self.next_free().is_none_or(|at| at > now), "the queue is looked at without end");
+            free
+        }
+
+        fn is_resting(&self, now: Instant) -> bool {
+            self.paced.as_ref().is_some_and(|paced| paced.pace.is_resting(now))
+        }
+    }
+
+    /// A lane whose storm beside others is slow with the fewest in progress: it rests, from the time that is returned.
+    fn a_lane_that_rests(most: usize, crowd: &Crowd, calm: &mut Slots) -> (Slots, Instant) {
+        let mut stormed = Slots::paced(most, crowd.clone());
+        let mut now = Instant::now();
         stormed.take(now, false);
         now += ms(5);
         stormed.give_back(now - ms(5), Some(ms(5)), now);
-        while !stormed.paced.as_ref().is_some_and(|paced| paced.pace.is_resting()) {
+        while !stormed.is_resting(now) {
             calm.take(now, false);
             calm.give_back(now, Some(ms(5)), now);
-            stormed.take(now, true);
+            let began: Vec<_> = (0..)
+                .map_while(|n| {
+                    stormed.is_free(now).then(|| {
+                        let since = now + Duration::from_nanos(n);
+                        stormed.take(since, true);
+                        since
+                    })
+                })
+                .collect();
             now += ms(9);
-            stormed.give_back(now - ms(9), Some(ms(9)), now);
+            for since in began {
+                stormed.give_back(since, Some(ms(9)), now);
+            }
         }
         (stormed, now)
     }
 
     #[test]
     fn a_lane_that_rests_begins_nothing_for_as_long_as_its_last_callout_took() {
-        let (crowd, t) = (Crowd::on(2), Instant::now());
+        for (most, cores) in [(32, 2), (1, 2), (32, 8)] {
+            let crowd = Crowd::on(cores);
+            let mut calm = Slots::paced(32, crowd.clone());
+            let (mut stormed, now) = a_lane_that_rests(most, &crowd, &mut calm);
+            assert!(!stormed.goes_on(now));
+            assert_eq!(stormed.next_free(), Some(now + ms(9)));
+            assert!(stormed.is_free(now), "one that has not waited is in no storm");
+            assert!(stormed.is_free_after_waiting(now, true), "before one is refused, nobody gives way");
+            assert!(!stormed.goes_on(now + ms(8)) && stormed.goes_on(now + ms(9)));
+            assert_eq!(stormed.next_free(), None, "nothing to wake up for");
+        }
+    }
+
+    #[test]
+    fn no_rest_is_longer_than_the_longest() {
+        let crowd = Crowd::on(2);
         let mut calm = Slots::paced(32, crowd.clone());
-        let (mut stormed, now) = a_lane_that_rests(&crowd, &mut calm, t);
-        assert!(!stormed.is_free_after_waiting(now));
-        assert_eq!(stormed.next_free(), Some(now + ms(9)));
-        assert!(stormed.is_free(now), "one that has not waited is in no storm");
-        assert!(stormed.is_free_after_waiting(now + ms(9)));
-        assert_eq!(stormed.next_free(), None, "nothing to wake up for");
+        let (mut stormed, now) = a_lane_that_rests(32, &crowd, &mut calm);
+        let since = now + ms(9);
+        stormed.take(since, true);
+        let now = since + ms(70);
+        calm.take(now, false);
+        calm.give_back(now, Some(ms(5)), now);
+        stormed.give_back(since, Some(ms(70)), now);
+        assert!(!stormed.goes_on(now + LONGEST_REST - ms(1)) && stormed.goes_on(now + LONGEST_REST));
     }
 
     #[test]
     fn a_lane_that_rests_gives_way_to_a_callout_of_another_for_a_while() {
-        let (crowd, t) = (Crowd::on(2), Instant::now());
+        let crowd = Crowd::on(2);
         let mut calm = Slots::paced(32, crowd.clone());
-        let (mut stormed, now) = a_lane_that_rests(&crowd, &mut calm, t);
+        let (mut stormed, now) = a_lane_that_rests(32, &crowd, &mut calm);
         let now = now + ms(9);
         calm.take(now, false);
-        assert!(!stormed.is_free_after_waiting(now));
+        assert!(!stormed.goes_on(now));
         assert_eq!(stormed.next_free(), Some(now + LOOK_AGAIN));
         calm.give_back(now, Some(ms(4)), now + ms(4));
-        assert!(stormed.is_free_after_waiting(now + ms(4)));
+        assert!(stormed.goes_on(now + ms(4)));
 
-        // One that is slow, or many: each makes it wait no longer than that.
-        calm.take(now + ms(4), false);
-        calm.take(now + ms(4), false);
-        assert!(!stormed.is_free_after_waiting(now + ms(4)));
-        calm.give_back(now + ms(4), None, now + ms(9));
-        assert!(!stormed.is_free_after_waiting(now + ms(9)));
-        assert!(stormed.is_free_after_waiting(now + ms(4) + COURTESY));
+        // One that is slow, or many: they make it wait no longer than that, until a callout of its own has ended.
+        let from = now + ms(5);
+        calm.take(from, false);
+        calm.take(from + ms(1), false);
+        assert!(!stormed.goes_on(from));
+        calm.give_back(from, None, from + ms(5));
+        assert!(!stormed.goes_on(from + ms(9)));
+        assert!(stormed.goes_on(from + COURTESY));
+        stormed.take(from + COURTESY, true);
+        assert!(!stormed.goes_on(from + COURTESY), "it has no second slot");
+        let now = from + COURTESY + ms(6);
+        stormed.give_back(from + COURTESY, Some(ms(6)), now);
+        assert!(!stormed.goes_on(now + ms(6)));
+        assert!(stormed.goes_on(now + ms(6) + COURTESY));
 
-        // One of its own that found a slot free is no other's.
-        calm.give_back(now + ms(4), None, now + ms(20));
-        stormed.take(now + ms(20), false);
-        assert!(!stormed.paced.as_ref().unwrap().others_connect());
-        drop(stormed);
-        assert_eq!(crowd.calm.load(Ordering::Relaxed), 0);
+        // One that hangs in a lane that nobody connects to.
+        assert!(!stormed.is_resting(now + ms(60_000)) && stormed.goes_on(now + ms(60_000)));
+        let paced = stormed.paced.as_ref().unwrap();
+        assert!(paced.others_connect(from + COMPANY) && !paced.others_connect(from + COMPANY + ms(2)));
+    }
+
+    #[test]
+    fn a_lane_that_rests_with_one_that_hangs_is_looked_at_when_that_is_due() {
+        let crowd = Crowd::on(2);
+        let mut calm = Slots::paced(32, crowd.clone());
+        let (mut stormed, now) = a_lane_that_rests(32, &crowd, &mut calm);
+        let since = now + ms(9);
+        stormed.take(since, true);
+        let mut now = since;
+        for _ in 0..400 {
+            now += ms(1);
+            calm.take(now, false);
+            stormed.goes_on(now);
+            calm.give_back(now, None, now);
+            stormed.goes_on(now);
+        }
+        assert!(stormed.goes_on(now), "what hangs is no crowd");
+        stormed.give_back(since, None, now);
+        drop((stormed, calm));
+        assert_eq!((crowd.calm.load(Ordering::Relaxed), crowd.size()), (0, 0));
     }
 
     #[test]

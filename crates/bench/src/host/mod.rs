@@ -77,10 +77,11 @@ struct Extent {
     /// seconds decides nothing.
     singles: usize,
     between: Duration,
+    /// How long in all turns together.
     storm: Duration,
     /// How long in each turn, and how many of these.
     neighbour: Duration,
-    turns: usize,
+    turns: u32,
     idle: Duration,
     exchanges: Duration,
 }
@@ -90,7 +91,7 @@ const FULL: Extent = Extent {
     crowd: 240,
     singles: 200,
     between: Duration::from_secs(10),
-    storm: Duration::from_secs(10),
+    storm: Duration::from_secs(12),
     neighbour: Duration::from_secs(12),
     turns: 3,
     idle: Duration::from_secs(60),
@@ -232,6 +233,7 @@ async fn neighbours(ground: &HostGround, stormed: &People, extent: &Extent) -> R
         p99_ms: lane.beside.p99_ms,
         refused: lane.beside.refused,
         storm_per_s: lane.storm_per_s,
+        storm_refused: lane.storm_refused,
         floor_p99_ratio: floor.beside.p99_ms / floor.alone.p99_ms,
         floor_idle_p99_ms: floor.alone.p99_ms,
         floor_p99_ms: floor.beside.p99_ms,
@@ -243,6 +245,7 @@ struct BesideAStorm {
     alone: Measured,
     beside: Measured,
     storm_per_s: f64,
+    storm_refused: usize,
 }
 
 /// Both in turn, so that a disk that is slow for a while is in both.
@@ -258,7 +261,7 @@ async fn beside_a_storm(
         open_loop_apart(addr, steady, NEIGHBOUR_PER_S, move || started.elapsed() < lasting)
     };
     let (mut alone, mut beside) = (Offered::default(), Offered::default());
-    let mut storms = Vec::with_capacity(extent.turns);
+    let (mut storms, mut storm_refused) = (Vec::new(), 0);
     for _ in 0..extent.turns {
         alone.join(steadily().await??);
         let (storm, offered) =
@@ -266,16 +269,20 @@ async fn beside_a_storm(
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 steadily().await
             });
-        storms.push(storm?.per_s);
+        let storm = storm?;
+        storms.push(storm.per_s);
+        storm_refused += storm.refused;
         beside.join(offered??);
     }
     let (alone, beside) = (alone.measured(), beside.measured());
     alone.say("alone");
     beside.say("beside the storm");
-    Ok(BesideAStorm { alone, beside, storm_per_s: median(storms) })
+    let storm_per_s = median(storms);
+    progress(&format!("the storm: {storm_per_s:.0}/s, refused {storm_refused}"));
+    Ok(BesideAStorm { alone, beside, storm_per_s, storm_refused })
 }
 
-/// A storm on the service alone, and with a replica beside it.
+/// A storm on the service alone, and with a replica beside it, in turns.
 async fn replicated(
     cotal: &Path,
     ground: &HostGround,
@@ -284,10 +291,14 @@ async fn replicated(
     extent: &Extent,
 ) -> Result<Replica> {
     progress("a storm on the service alone, and with a callout replica beside it");
-    let alone = broker_beside(ground, lone, people, extent).await?;
-    let replica = Process::replica(cotal, ground).await?;
-    let with = broker_beside(ground, lone, people, extent).await?;
-    replica.stop().await?;
+    let (mut alone, mut with) = (Vec::new(), Vec::new());
+    for _ in 0..extent.turns {
+        alone.push(broker_beside(ground, lone, people, extent).await?);
+        let replica = Process::replica(cotal, ground).await?;
+        with.push(broker_beside(ground, lone, people, extent).await?);
+        replica.stop().await?;
+    }
+    let (alone, with) = (StormCost::mean(&alone), StormCost::mean(&with));
     Ok(Replica { alone_per_s: alone.per_s, with_per_s: with.per_s, alone, with })
 }
 
@@ -299,7 +310,7 @@ async fn broker_beside(
 ) -> Result<StormCost> {
     let ticket = people.ticket()?;
     let meter = Meter::of(&[service.pid(), ground.server.pid()])?;
-    let storm = storm::run(ground.addr()?, &ticket, extent.storm).await?;
+    let storm = storm::run(ground.addr()?, &ticket, extent.storm / extent.turns).await?;
     let taken = meter.percent()?;
     let measured = StormCost {
         per_s: storm.per_s,

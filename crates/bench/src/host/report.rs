@@ -45,6 +45,7 @@ pub(crate) struct Neighbour {
     pub(crate) p99_ms: f64,
     pub(crate) refused: usize,
     pub(crate) storm_per_s: f64,
+    pub(crate) storm_refused: usize,
     pub(crate) floor_p99_ratio: f64,
     pub(crate) floor_idle_p99_ms: f64,
     pub(crate) floor_p99_ms: f64,
@@ -57,6 +58,20 @@ pub(crate) struct StormCost {
     pub(crate) refused: usize,
     pub(crate) broker_cpu_pct: f64,
     pub(crate) service_cpu_pct: f64,
+}
+
+impl StormCost {
+    /// Of some that lasted equally long.
+    pub(crate) fn mean(turns: &[Self]) -> Self {
+        #[allow(clippy::cast_precision_loss, reason = "a few turns")]
+        let mean = |of: fn(&Self) -> f64| turns.iter().map(of).sum::<f64>() / turns.len() as f64;
+        Self {
+            per_s: mean(|turn| turn.per_s),
+            refused: turns.iter().map(|turn| turn.refused).sum(),
+            broker_cpu_pct: mean(|turn| turn.broker_cpu_pct),
+            service_cpu_pct: mean(|turn| turn.service_cpu_pct),
+        }
+    }
 }
 
 /// A storm without and with a callout replica.
