@@ -101,6 +101,9 @@ pub(crate) enum Unserved {
     },
 }
 
+/// How long a callout that stops waits until the broker has read its answers: what a broker gives a client by itself.
+pub(crate) const HANDED_OVER_WITHIN: Duration = Duration::from_secs(2);
+
 /// Why the work of a request ended without a user JWT.
 enum Stopped {
     /// Denied; the deadline has not answered.
@@ -215,8 +218,8 @@ impl Lane {
     /// Waits until the broker has read every answer: whoever stops a callout closes its connection next, and a broker that
     /// finds a connection closed may drop what it has not read of it.
     pub(crate) async fn hand_over(&self) {
-        // One that does not say so now answers nobody in time.
-        let _ = timeout(ANSWER_MARGIN, self.connection.flush()).await;
+        // The clients of one that does not say so by then have given up.
+        let _ = timeout(HANDED_OVER_WITHIN, self.connection.flush()).await;
     }
 
     /// Writes one line that is no answer's, of what should not have happened.

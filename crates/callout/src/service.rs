@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::{
     admission::ANSWER_MARGIN,
     callers::Callers,
-    connect::Lane,
+    connect::{HANDED_OVER_WITHIN, Lane},
     dispatcher::Dispatcher,
     limits::Limiter,
     slots::{Crowd, Slots},
@@ -142,8 +142,8 @@ impl Callout {
             lane.remark("no list of expected servers: every server that holds this account is answered");
         }
 
-        // Every request that was taken is answered within the budget, its answer sent within the margin, and read within one.
-        let grace = budget + 3 * ANSWER_MARGIN;
+        // Every request that was taken is answered within the budget, and its answer sent within the margin.
+        let grace = budget + 2 * ANSWER_MARGIN + HANDED_OVER_WITHIN;
         let dispatcher = Dispatcher::new(lane, slots, budget);
         Ok(Self::run(grace, move |stop| dispatcher.run(subscription, stop)))
     }
