@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use cotal_authority::issued::{IssuerSession, UserCaller};
-use cotal_broker::{Connection, Message};
+use cotal_broker::{Connection, ConnectionState, Message};
 use cotal_ledger::LedgerError;
 use cotal_trust::{
     Zeroizing,
@@ -101,7 +101,7 @@ pub(crate) enum Unserved {
     },
 }
 
-/// How long a callout that stops waits until the broker has read its answers: what a broker gives a client by itself.
+/// The longest that a callout that stops waits until the broker has read its answers.
 pub(crate) const HANDED_OVER_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why the work of a request ended without a user JWT.
@@ -218,7 +218,10 @@ impl Lane {
     /// Waits until the broker has read every answer: whoever stops a callout closes its connection next, and a broker that
     /// finds a connection closed may drop what it has not read of it.
     pub(crate) async fn hand_over(&self) {
-        // The clients of one that does not say so by then have given up.
+        // What a lost session has not delivered, no other one will.
+        if !matches!(*self.connection.state().borrow(), ConnectionState::Connected(_)) {
+            return;
+        }
         let _ = timeout(HANDED_OVER_WITHIN, self.connection.flush()).await;
     }
 

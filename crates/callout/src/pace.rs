@@ -157,7 +157,7 @@ impl Pace {
                 (self.floor, shortest * TOLERANCE)
             };
             let bound = scaled(self.bound, wanted, median).max(least);
-            let more = self.has_room_for_more(bound <= least, median <= wanted, at);
+            let more = self.has_room_for_more(self.bound <= least, median <= wanted, at);
             self.move_to(if more { bound.max(self.bound + 1) } else { bound }, at);
         }
     }
@@ -455,6 +455,21 @@ mod tests {
         at += ms(500);
         turn(&mut pace, ms(90), at);
         assert!(!pace.is_resting(at), "nobody is beside it any more");
+    }
+
+    #[test]
+    fn a_lane_that_is_quick_with_the_least_does_not_rest() {
+        let t = Instant::now();
+        let mut pace = Pace::new(FLOOR, MOST);
+        pace.answered(answer(ms(10), t, 1));
+        pace.move_to(1, t);
+        let mut at = t;
+        for _ in 0..100 {
+            at += ms(500);
+            let took = if pace.bound() == 1 { 11 } else { 20 };
+            turn_beside_others(&mut pace, ms(took), at);
+            assert!(!pace.is_resting(at) && pace.bound() <= 2);
+        }
     }
 
     #[test]

@@ -222,7 +222,8 @@ impl Paced {
         (now < since + COURTESY).then_some(now + LOOK_AGAIN)
     }
 
-    /// Whether a callout of another lane that is in no storm is in progress. One that hangs is not, after a while.
+    /// Whether a callout of another lane that is in no storm is in progress. One that hangs is not, once all others were quiet for
+    /// a while or its own lane was looked at.
     fn others_connect(&self, now: Instant) -> bool {
         let own = self.running.iter().filter(|running| !running.waited).count();
         self.crowd.calm.load(Ordering::Relaxed) > own && self.crowd.lanes.are_beside(self.lane, now)

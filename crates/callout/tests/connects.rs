@@ -11,6 +11,7 @@ use cotal_trust::system::{SystemClock, SystemEntropy};
 use cotal_wire::{Actor, LifecycleUid, View};
 use futures::future::join_all;
 use house::{Ask, House, Plan, field};
+use tokio::time::timeout;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_minted_connect_may_do_exactly_what_its_template_says() {
@@ -266,6 +267,23 @@ async fn a_stopped_callout_has_answered_what_it_took_and_answers_no_more() {
     let lines = lines.len();
     assert!(house.connect(&bearer).await.is_none());
     assert_eq!(house.lines().len(), lines);
+}
+
+/// It has nobody to hand its answers to, and waits for nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_callout_stops_without_its_broker() {
+    const AT_LAST: Duration = Duration::from_secs(20);
+    let house = House::build("demo", Plan::default()).await;
+    let granted = house.grant("cli", &[], &["general"], &[]).await;
+    house.connect(&house.bearer(&granted, Ask::default())).await.expect("minted");
+    house.server.pause();
+    timeout(AT_LAST, house.callout.stop()).await.expect("a broker that does not answer");
+    house.server.resume();
+
+    let mut house = House::build("demo", Plan::default()).await;
+    house.server.kill();
+    timeout(AT_LAST, house.callout.stop()).await.expect("a broker that is gone");
+    house.server.start_again().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -85,6 +85,36 @@ async fn a_lane_of_a_host_answers_everyone_of_a_burst() {
     house.close().await;
 }
 
+/// A storm beside connects to another lane, which it gives way to, refuses nobody in either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_of_a_host_answers_everyone_of_a_burst_beside_another_that_is_connected_to() {
+    let crowd = Crowd::on(2);
+    let lane = async || {
+        let plan = Plan { crowd: Some(crowd.clone()), ..Plan::patient() };
+        let house = House::build("demo", plan).await;
+        let granted = house.grant("cli", &[], &["general"], &[]).await;
+        let bearer = house.bearer(&granted, Ask::default());
+        (house, bearer)
+    };
+    let ((stormed, of_stormed), (calm, of_calm)) = tokio::join!(lane(), lane());
+    let beside = async {
+        let mut beside = 0;
+        while beside < 3 || stormed.count("minted") < 3 * 48 {
+            assert!(calm.connect(&of_calm).await.is_some(), "{:#?}", calm.lines());
+            beside += 1;
+        }
+    };
+    let storm = async {
+        for _ in 0..3 {
+            let clients = join_all((0..48).map(|_| stormed.connect(&of_stormed))).await;
+            assert!(clients.iter().all(Option::is_some), "{:#?}", stormed.lines());
+        }
+    };
+    tokio::join!(storm, beside);
+    stormed.close().await;
+    calm.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_does_not_drain_sheds_and_every_request_is_answered_once() {
     let house = House::build("demo", plan(2)).await;
