@@ -195,7 +195,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::slots::Crowd;
+    use crate::slots::tests::{Resting, a_lane_that_rests};
 
     const BUDGET: Duration = Duration::from_millis(1_750);
 
@@ -256,19 +256,8 @@ mod tests {
     #[test]
     fn what_waits_in_a_lane_that_rests_begins_later_unless_it_is_urgent() {
         let begins = |waited: Duration| {
-            let crowd = Crowd::on(2);
-            let (mut slots, mut calm) = (Slots::paced(32, crowd.clone()), Slots::paced(32, crowd));
-            let mut now = Instant::now() + BUDGET;
-            slots.take(now, false);
-            slots.give_back(now, Some(ms(5)), now + ms(5));
-            while slots.is_free_after_waiting(now, false) {
-                calm.take(now, false);
-                calm.give_back(now, Some(ms(5)), now);
-                slots.take(now, true);
-                now += ms(9);
-                slots.give_back(now - ms(9), Some(ms(9)), now);
-            }
-            let mut admission = Admission::new(slots, BUDGET);
+            let Resting { stormed, now, .. } = a_lane_that_rests(32, 2);
+            let mut admission = Admission::new(stormed, BUDGET);
             admission.waiting.insert(Waiting { request: 1, bytes: 1, received: now - waited }).unwrap();
             let mut later = Duration::ZERO;
             while admission.start_next(now + later).is_none() {

@@ -274,6 +274,14 @@ mod tests {
         pace
     }
 
+    /// A lane that knows how short a callout can be, and has one in progress.
+    fn least(took: Duration, at: Instant) -> Pace {
+        let mut pace = Pace::new(FLOOR, MOST);
+        pace.answered(answer(took, at, 1));
+        pace.move_to(1, at);
+        pace
+    }
+
     #[test]
     fn it_starts_small_and_each_turn_moves_it_towards_twice_the_shortest() {
         let t = Instant::now();
@@ -460,9 +468,7 @@ mod tests {
     #[test]
     fn a_lane_that_is_quick_with_the_least_does_not_rest() {
         let t = Instant::now();
-        let mut pace = Pace::new(FLOOR, MOST);
-        pace.answered(answer(ms(10), t, 1));
-        pace.move_to(1, t);
+        let mut pace = least(ms(10), t);
         let mut at = t;
         for _ in 0..100 {
             at += ms(500);
@@ -475,9 +481,7 @@ mod tests {
     #[test]
     fn a_rest_that_nothing_was_learned_in_for_a_while_is_over() {
         let t = Instant::now();
-        let mut pace = Pace::new(FLOOR, MOST);
-        pace.answered(answer(ms(10), t, 1));
-        pace.move_to(1, t);
+        let mut pace = least(ms(10), t);
         turn_beside_others(&mut pace, ms(15), t + ms(500));
         assert!(pace.is_resting(t + ms(500) + WINDOW));
         assert!(!pace.is_resting(t + ms(501) + WINDOW));
@@ -486,9 +490,7 @@ mod tests {
     #[test]
     fn a_storm_far_from_the_broker_grows_beside_others_from_the_least() {
         let t = Instant::now();
-        let mut pace = Pace::new(FLOOR, MOST);
-        pace.answered(answer(ms(100), t, 1));
-        pace.move_to(1, t);
+        let mut pace = least(ms(100), t);
         let mut turns = 0;
         while pace.bound() < MOST {
             turns += 1;

@@ -203,8 +203,8 @@ impl Paced {
     fn has_room(&mut self, now: Instant) -> bool {
         while self.running.front().is_some_and(|oldest| oldest.since + self.patience() <= now) {
             let hung = self.running.pop_front();
+            self.leave(&hung);
             self.hanging.extend(hung.map(|hung| hung.since));
-            self.leave(hung.as_slice());
         }
         self.running.len() < self.pace.bound()
     }
@@ -242,11 +242,10 @@ impl Paced {
         let (beside, crowd) = (self.running.len(), self.crowd.size());
         let ended = self.running.iter().position(|running| running.since == since);
         let ended = ended.and_then(|place| self.running.remove(place));
-        self.leave(ended.as_slice());
         self.gives_way = None;
-        if ended.is_none()
-            && let Some(place) = self.hanging.iter().position(|hung| *hung == since)
-        {
+        if ended.is_some() {
+            self.leave(&ended);
+        } else if let Some(place) = self.hanging.iter().position(|hung| *hung == since) {
             self.hanging.swap_remove(place);
         }
         let Some(took) = took else { return };
@@ -265,22 +264,22 @@ impl Paced {
     }
 
     /// These are of the crowd no more.
-    fn leave(&self, gone: &[Running]) {
-        let calm = gone.iter().filter(|running| !running.waited).count();
-        self.crowd.present.fetch_sub(gone.len(), Ordering::Relaxed);
-        self.crowd.calm.fetch_sub(calm, Ordering::Relaxed);
+    fn leave<'a>(&self, gone: impl IntoIterator<Item = &'a Running>) {
+        for running in gone {
+            self.crowd.present.fetch_sub(1, Ordering::Relaxed);
+            self.crowd.calm.fetch_sub(usize::from(!running.waited), Ordering::Relaxed);
+        }
     }
 }
 
 impl Drop for Paced {
     fn drop(&mut self) {
-        let running: Vec<_> = self.running.drain(..).collect();
-        self.leave(&running);
+        self.leave(&self.running);
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::{cmp::Reverse, collections::BinaryHeap};
 
     use super::*;
@@ -479,9 +478,17 @@ mod tests {
         }
     }
 
-    /// A lane whose storm beside others is slow with the fewest in progress: it rests, from the time that is returned.
-    fn a_lane_that_rests(most: usize, crowd: &Crowd, calm: &mut Slots) -> (Slots, Instant) {
-        let mut stormed = Slots::paced(most, crowd.clone());
+    /// A lane whose storm beside another is slow with the fewest in progress: it rests, for 9 ms from the time that is given.
+    pub(crate) struct Resting {
+        pub(crate) stormed: Slots,
+        pub(crate) now: Instant,
+        calm: Slots,
+        crowd: Crowd,
+    }
+
+    pub(crate) fn a_lane_that_rests(most: usize, cores: usize) -> Resting {
+        let crowd = Crowd::on(cores);
+        let (mut stormed, mut calm) = (Slots::paced(most, crowd.clone()), Slots::paced(32, crowd.clone()));
         let mut now = Instant::now();
         stormed.take(now, false);
         now += ms(5);
@@ -503,15 +510,13 @@ mod tests {
                 stormed.give_back(since, Some(ms(9)), now);
             }
         }
-        (stormed, now)
+        Resting { stormed, now, calm, crowd }
     }
 
     #[test]
     fn a_lane_that_rests_begins_nothing_for_as_long_as_its_last_callout_took() {
         for (most, cores) in [(32, 2), (1, 2), (32, 8)] {
-            let crowd = Crowd::on(cores);
-            let mut calm = Slots::paced(32, crowd.clone());
-            let (mut stormed, now) = a_lane_that_rests(most, &crowd, &mut calm);
+            let Resting { mut stormed, now, .. } = a_lane_that_rests(most, cores);
             assert!(!stormed.goes_on(now));
             assert_eq!(stormed.next_free(), Some(now + ms(9)));
             assert!(stormed.is_free(now), "one that has not waited is in no storm");
@@ -523,9 +528,7 @@ mod tests {
 
     #[test]
     fn no_rest_is_longer_than_the_longest() {
-        let crowd = Crowd::on(2);
-        let mut calm = Slots::paced(32, crowd.clone());
-        let (mut stormed, now) = a_lane_that_rests(32, &crowd, &mut calm);
+        let Resting { mut stormed, now, mut calm, .. } = a_lane_that_rests(32, 2);
         let since = now + ms(9);
         stormed.take(since, true);
         let now = since + ms(70);
@@ -537,9 +540,7 @@ mod tests {
 
     #[test]
     fn a_lane_that_rests_gives_way_to_a_callout_of_another_for_a_while() {
-        let crowd = Crowd::on(2);
-        let mut calm = Slots::paced(32, crowd.clone());
-        let (mut stormed, now) = a_lane_that_rests(32, &crowd, &mut calm);
+        let Resting { mut stormed, now, mut calm, .. } = a_lane_that_rests(32, 2);
         let now = now + ms(9);
         calm.take(now, false);
         assert!(!stormed.goes_on(now));
@@ -570,9 +571,7 @@ mod tests {
 
     #[test]
     fn a_lane_that_rests_with_one_that_hangs_is_looked_at_when_that_is_due() {
-        let crowd = Crowd::on(2);
-        let mut calm = Slots::paced(32, crowd.clone());
-        let (mut stormed, now) = a_lane_that_rests(32, &crowd, &mut calm);
+        let Resting { mut stormed, now, mut calm, crowd } = a_lane_that_rests(32, 2);
         let since = now + ms(9);
         stormed.take(since, true);
         let mut now = since;
